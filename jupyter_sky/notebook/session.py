@@ -35,7 +35,7 @@ from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.places import say_left_out, start_at_one, without_nodes
 from jupyter_sky.notebook.project.additions import Additions
 from jupyter_sky.notebook.project.image import imported_modules
-from jupyter_sky.notebook.project.volumes import say_written_back
+from jupyter_sky.notebook.project.volumes import Unwritten, write_back_before_end
 from jupyter_sky.notebook.validation import describes_another, start_again_with
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Progress
@@ -248,7 +248,12 @@ class Session:
         """Let cells without ``--cluster`` mean this cluster."""
         self._current = cluster.name
 
-    def down(self, name: str | None = None, progress: Progress = lambda text: None) -> str:
+    def down(
+        self,
+        name: str | None = None,
+        progress: Progress = lambda text: None,
+        unwritten: Unwritten = "keep",
+    ) -> str:
         """End a cluster, and return a sentence about what is left of it.
 
         Parameters
@@ -257,11 +262,15 @@ class Session:
             The cluster; by default the current one.
         progress
             Called with what is waited for, in words, if a node does not answer.
+        unwritten
+            What to do about files of volumes that rented machines alone have.
 
         Raises
         ------
         UsageError
             When there is no such cluster.
+        NotWrittenBack
+            When its machines are kept.
         """
         asked, name = name, name or self.current_name
         if start := self.starting(name):
@@ -284,9 +293,9 @@ class Session:
             cluster = None
         unattended = cluster.spec.unattended if cluster else UNATTENDED
         if cluster is not None:
+            write_back_before_end(self._shell, cluster, unwritten)
             for observer in self.observers:
                 observer.ending(cluster)
-            say_written_back(self._shell, cluster)
             untold = cluster.down(progress)
             self.panels.settle(cluster)
         elif row is not None:

@@ -51,6 +51,17 @@ class Buckets:
         """Return how often a file was read, in whole or in part."""
         return self.asked.count(f"GET /{self.name}/{name}")
 
+    @contextmanager
+    def gone(self) -> Iterator[None]:
+        """Have no bucket meanwhile, and an empty one afterwards."""
+        for name in self.names():
+            self.client.delete_object(Bucket=self.name, Key=name)
+        self.client.delete_bucket(Bucket=self.name)
+        try:
+            yield
+        finally:
+            self.client.create_bucket(Bucket=self.name)
+
 
 @contextmanager
 def serving(addr: str = "127.0.0.1") -> Iterator[Buckets]:

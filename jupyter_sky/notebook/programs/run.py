@@ -259,7 +259,8 @@ class _Program:
             self._count(cluster)
         for name in [] if stay else self._names():
             try:
-                self._say(self._session.down(name))
+                # Nobody may be there to decide, and machines that stay cost money.
+                self._say(self._session.down(name, unwritten="tell"))
             except Exception as error:  # of any kind: the others cost money, too
                 self._say(f"{name}: {error}" if not isinstance(error, SkyError) else str(error))
                 self.status = self.status or _FAILED

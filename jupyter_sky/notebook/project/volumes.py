@@ -5,18 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.api.environment.resolve import makes_environments
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_count, format_list
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.project.install import install
 from jupyter_sky.providers.buckets.volume import Volume, check_here, packages_for
 from jupyter_sky.providers.cloud import CloudProvider
+
+Unwritten = Literal["keep", "tell", "discard"]
+"""What to do about files that rented machines alone have when they are to be given back: keep the
+machines, tell the user and end them, or not even try to write the files back.
+"""
 
 
 def add_volumes(
@@ -59,19 +66,55 @@ def say_written_back(shell: InteractiveShell, cluster: Cluster) -> None:
         print(f"{cluster.name}: {trouble}", file=sys.stderr)
 
 
+class NotWrittenBack(SkyError):
+    """Machines are not released, as they have files of volumes that exist nowhere else."""
+
+
 def keep_unwritten(cluster: Cluster) -> None:
     """Refuse to release machines with files of volumes that exist nowhere else.
 
     Raises
     ------
-    SkyError
+    NotWrittenBack
         If they cannot be written back.
     """
     if not cluster.mounts.volumes or not isinstance(cluster.provider, CloudProvider):
         return
     _, troubles = cluster.mounts.write_back()
     if troubles:
-        raise SkyError(
+        raise NotWrittenBack(
             f"{cluster.name}: {'; '.join(troubles)}: `%sky get` brings files here, and "
             "`%sky down --discard` ends the cluster without them."
         )
+
+
+def write_back_before_end(shell: InteractiveShell, cluster: Cluster, unwritten: Unwritten) -> None:
+    """Write back what ranks have written, before a cluster is ended.
+
+    Parameters
+    ----------
+    shell
+        The shell of the notebook.
+    cluster
+        The cluster.
+    unwritten
+        What to do about files that rented machines alone have.
+
+    Raises
+    ------
+    NotWrittenBack
+        If the machines are kept.
+    Interrupted
+        If the user does not wait for it.
+    """
+    if unwritten == "discard":
+        return
+    try:
+        if unwritten == "keep":
+            keep_unwritten(cluster)
+        say_written_back(shell, cluster)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"{cluster.name} is still up: `%sky down {cluster.name}` goes on with writing back "
+            f"what is in its volumes, and `%sky down --discard {cluster.name}` ends it without."
+        ) from None

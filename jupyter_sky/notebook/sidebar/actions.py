@@ -19,7 +19,6 @@ from jupyter_sky.notebook.commands.control import (
 )
 from jupyter_sky.notebook.commands.life.stops import foresee_stop, stop_cluster
 from jupyter_sky.notebook.panel.strip import record_bundle
-from jupyter_sky.notebook.project.volumes import keep_unwritten
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.sidebar.answers import answer
 
@@ -131,7 +130,6 @@ class SidebarActions:
                 return stop_cluster(self._session, cluster, lambda lost: None)
             case {"action": "down"}:
                 _check_not_of_pool(cluster, "down")
-                keep_unwritten(cluster)
                 return self._session.down(cluster.name)
         raise UsageError(f"this version of jupyter_sky does not know {request.get('action')!r}.")
 

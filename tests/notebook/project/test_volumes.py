@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +13,13 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky import paths
+from jupyter_sky.cluster.additions.mounts import Mounts
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.volumes import mount
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.notebook import cli
+from jupyter_sky.notebook.project import volumes
+from jupyter_sky.providers.local import Local
 from tests import waiting
 from tests.lab.buckets import SECRET, Buckets, serving
 from tests.notebook.conftest import Notebook
@@ -286,3 +292,48 @@ def test_what_is_written_into_a_volume_of_another_notebook_goes_back(
     second.succeed(f"%%sky --background\nopen('{data}/late.txt', 'w').write('there')")
     second.succeed("%sky down c")
     assert photos.get("2024/late.txt") == b"there"
+
+
+@pytest.fixture
+def rented(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nodes of this computer be machines that are given back with what is on them."""
+    monkeypatch.setattr(volumes, "CloudProvider", Local)
+
+
+def test_machines_stay_while_their_files_are_nowhere_else(
+    notebook: Notebook,
+    photos: Buckets,
+    tmp_path: Path,
+    rented: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = tmp_path / "data"
+    monkeypatch.setattr(signal, "signal", lambda *given: None)  # those of pytest stay
+    notebook.run(f"%sky up --cluster train --nodes 1 --volume s3://photos/2024:{data}")
+    with photos.gone():
+        notebook.run(f"%%sky\nopen('{data}/model', 'w').write('weights')")
+        refused = f"{data}/model, on .* `%sky down --discard` ends"
+        with pytest.raises(SkyError, match=refused):
+            notebook.run("%sky down")
+        # So does a program that is not connected to it.
+        assert cli.main(["down", "train"]) == 1
+        assert re.search(refused.replace("%", "jupyter "), capsys.readouterr().err)
+        assert "train: ended" in notebook.run("%sky down --discard train")
+
+
+def test_stop_while_files_are_written_back_says_that_the_cluster_is_up(
+    notebook: Notebook, photos: Buckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+
+    def write_back(mounts: Mounts) -> None:
+        raise KeyboardInterrupt
+
+    notebook.run(f"%sky up --cluster train --nodes 1 --volume s3://photos/2024:{data}")
+    with monkeypatch.context() as patch:
+        patch.setattr(Mounts, "write_back", write_back)
+        with pytest.raises(Interrupted, match="train is still up: `%sky down train` goes on"):
+            notebook.run("%sky down train")
+    assert "1" in notebook.run("%%sky --cluster train\nprint(1)")
+    assert "train: ended" in notebook.run("%sky down --discard train")

@@ -22,7 +22,7 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.places import usual_selection
-from jupyter_sky.notebook.project.volumes import keep_unwritten
+from jupyter_sky.notebook.project.volumes import NotWrittenBack, Unwritten
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.choice import in_order
@@ -70,8 +70,6 @@ def _dry_run(context: CommandContext, options: CellOptions) -> str:
 def down(context: CommandContext, options: Namespace) -> None:
     """End a cluster."""
     session = context.session
-    if not options.discard and (cluster := session.connected(options.name)):
-        keep_unwritten(cluster)
     name = options.name or session.current_name
     line = NoticeLine(context.shell, name)
     row = registry.find(name)
@@ -80,7 +78,10 @@ def down(context: CommandContext, options: Namespace) -> None:
         print(f"{name}: forgotten; its nodes end by themselves if {row.elsewhere} is still there")
         return
     try:
-        print(session.down(options.name, line.update))
+        unwritten: Unwritten = "discard" if options.discard else "keep"
+        print(session.down(options.name, line.update, unwritten))
+    except NotWrittenBack:
+        raise
     except SkyError as error:
         provider = providers().get(row.provider) if row else None
         if row is None or not isinstance(provider, Forgettable) or row.is_elsewhere:
