@@ -202,11 +202,11 @@ class Session:
         known = self._clusters.get(self.current_name)
         if known is None or not (known.state.phase is ClusterPhase.LOST or known.unreached):
             return None
-        name = known.name
-        if known.state.phase is ClusterPhase.LOST and (again := self.find(name)):
+        name, is_lost = known.name, known.state.phase is ClusterPhase.LOST
+        if is_lost and (again := self.find(name)):
             return again  # another notebook has started it
         options = self.started[name]
-        if known.state.phase is not ClusterPhase.LOST:
+        if not is_lost:
             print(self.down(name))
             self.started[name] = options
         cluster = self._start(name, [options])
