@@ -200,7 +200,7 @@ class ComputePool:
             return
         try:
             pools_up.end(cluster)
-            for sentence in cluster.mounts.write_back()[1]:
+            for sentence in [*cluster.mounts.write_back()[1], *cluster.mounts.lost()]:
                 warnings.warn(f"{cluster.name}: {sentence}", stacklevel=3)
         finally:  # whatever becomes of that, as nodes may cost money
             if untold := cluster.down():

@@ -35,7 +35,7 @@ from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.places import say_left_out, start_at_one, without_nodes
 from jupyter_sky.notebook.project.additions import Additions
 from jupyter_sky.notebook.project.image import imported_modules
-from jupyter_sky.notebook.project.volumes import Unwritten, write_back_before_end
+from jupyter_sky.notebook.project.volumes import Unwritten, say_written_back, write_back_before_end
 from jupyter_sky.notebook.validation import describes_another, start_again_with
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Progress
@@ -177,6 +177,8 @@ class Session:
                 return known
             if row := registry.with_id(known.id):
                 self.started[name] = with_additions(self.started[name], row)
+            if known.state.phase == "lost":
+                say_written_back(self._shell, known)
             self._leave(known)
             # Without all of its nodes no kernel can use it.
             if known.state.phase == "lost" and known.power.end_lost():
@@ -308,9 +310,8 @@ class Session:
         self.started.pop(name, None)
         if self._current == name:
             self._current = None
-        if untold:
-            return f"{name}: ended, but {owed_ends.sentence(untold, unattended)}"
-        return f"{name}: ended; nothing is left running"
+        left = f", but {owed_ends.sentence(untold, unattended)}" if untold else None
+        return f"{name}: ended{left or '; nothing is left running'}"
 
     def close(self) -> None:
         """Disconnect from all clusters; they stay up until their idle or grace time is over."""
@@ -388,9 +389,8 @@ class Session:
     def _leave(self, cluster: Cluster) -> None:
         """Let go of a cluster that another kernel has changed."""
         self.drop(cluster.name)
-        cluster.close(
-            SkyError(f"cluster {cluster.name} was changed by another kernel: run it again.")
-        )
+        trouble = f"cluster {cluster.name} was changed by another kernel: run it again."
+        cluster.close(SkyError(trouble))
 
     def drop(self, name: str) -> None:
         """Let go of a cluster, which ends or stays as it is."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.control.listener import describe_loss
 from jupyter_sky.cluster.volumes import mount, renewal
-from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.buckets.volume import Volume, check_volumes
 from jupyter_sky.transport.event_loop import call, wait, wait_with_cleanup
 from jupyter_sky.transport.volumes.requests import VolumeState
@@ -62,13 +62,24 @@ class Mounts:
         tuple
             Sentences about what was written, and about files that exist only on a node.
         """
-        if not self.volumes or not self._controller.alive:
+        controller = self._controller
+        # Agents that end themselves, or are ended, write back on their own.
+        if not self.volumes or not (controller.alive or controller.loss.nodes):
             return [], []
-        try:
-            said = wait_with_cleanup(mount.write_back(self._controller.connections))
-        except SkyError as error:
-            return [], [f"what ranks have written to volumes may not be there: {error}"]
-        return mount.sentences(said)
+        there = [each for each in controller.connections if not each.is_over]
+        said, unanswered = wait_with_cleanup(mount.write_back(there))
+        written, troubles = mount.sentences(said)
+        return written, [*troubles, *unanswered]
+
+    def lost(self) -> list[str]:
+        """Return sentences about lost nodes, whose ranks may have written what is nowhere else."""
+        if all(each.read_only for each in self.volumes):
+            return []
+        return [
+            mount.not_known(each.name, describe_loss(each))
+            for each in self._controller.connections
+            if each.is_over and not each.is_stopped and each.name in self._controller.loss.nodes
+        ]
 
     def states(self) -> dict[str, list[VolumeState]]:
         """Return the present state of volumes, by node name."""

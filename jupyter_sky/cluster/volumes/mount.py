@@ -82,22 +82,41 @@ async def mount(
     return None if first is None else now + max((first - now) * _RENEW_BEFORE, RENEW_EVERY)
 
 
-async def write_back(connections: Iterable[Connection]) -> dict[str, list[WrittenVolume]]:
-    """Write back what ranks have written; return the results, by node name.
+async def write_back(
+    connections: Iterable[Connection],
+) -> tuple[dict[str, list[WrittenVolume]], list[str]]:
+    """Write back what ranks have written.
 
-    Raises
-    ------
-    SkyError
-        If a node does not answer.
+    Returns
+    -------
+    tuple
+        The results by node name, and sentences about nodes that do not answer.
     """
 
-    async def ask(connection: Connection) -> list[WrittenVolume]:
-        answer = await connection.request("write_back", within=None)
+    async def ask(connection: Connection) -> list[WrittenVolume] | SkyError:
+        try:
+            answer = await connection.request(
+                "write_back", within=None, link_within=START_LINK_WITHIN
+            )
+        except SkyError as error:  # the others write for as long as it takes
+            return error
         return cast(WriteBackAnswer, answer)["volumes"]
 
     every = list(connections)
+    done: dict[str, list[WrittenVolume]] = {}
+    troubles = []
     answers = await asyncio.gather(*map(ask, every))
-    return {each.name: answer for each, answer in zip(every, answers, strict=True)}
+    for connection, answer in zip(every, answers, strict=True):
+        if isinstance(answer, SkyError):
+            troubles.append(not_known(connection.name, str(answer)))
+        else:
+            done[connection.name] = answer
+    return done, troubles
+
+
+def not_known(node: str, reason: str) -> str:
+    """Say that files of a node may not be in their bucket."""
+    return f"what ranks of {node} have written to volumes may not be there: {reason}"
 
 
 async def states(connections: Iterable[Connection]) -> dict[str, list[VolumeState]]:

@@ -62,7 +62,7 @@ def say_written_back(shell: InteractiveShell, cluster: Cluster) -> None:
     written, troubles = cluster.mounts.write_back()
     if written:
         NoticeLine(shell, cluster.name).update("; ".join(written))
-    for trouble in troubles:
+    for trouble in [*troubles, *cluster.mounts.lost()]:
         print(f"{cluster.name}: {trouble}", file=sys.stderr)
 
 

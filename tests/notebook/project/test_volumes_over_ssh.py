@@ -62,5 +62,26 @@ def test_a_key_that_does_not_expire_is_not_sent(bucket: Buckets, over_ssh: LiveN
     assert "No cluster is running" in over_ssh.succeed("%sky status").stdout
 
 
+def test_what_other_nodes_have_written_is_told_where_one_is_lost(
+    lab: Lab, bucket: Buckets, over_ssh: LiveNotebook
+) -> None:
+    over_ssh.succeed("%config Sky.plugin = 'none'")
+    over_ssh.succeed("%sky up --hosts lab1,lab2 --cluster data --volume s3://photos/data:~/data")
+    bucket.client.put_bucket_policy(Bucket=bucket.name, Policy=_DENY)
+    over_ssh.succeed(
+        "%%sky --ranks 0\nimport os\nopen(os.path.expanduser('~/data/late'), 'w').write('kept')"
+    )
+    for process in lab.hosts[1].processes("jupyter_sky.node "):
+        process.kill()
+    cell = over_ssh.run("%%sky\nimport time\nwhile True:\n    time.sleep(0.1)")
+    assert "cluster data is lost: " in cell.sentence
+    bucket.client.delete_bucket_policy(Bucket=bucket.name)
+    cell = over_ssh.succeed("%sky restart")
+    assert "wrote 1 file, 4 B, to s3://photos/data" in str(cell.shown)
+    assert bucket.get("data/late") == b"kept"
+    lost = "what ranks of lab2 have written to volumes may not be there: the agent of lab2 ended"
+    assert lost in cell.stderr
+
+
 _DENY = """{"Version": "2012-10-17", "Statement": [
     {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": "*"}]}"""
