@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jupyter_sky.cluster.control.attention import kept_up
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import describe_loss
 from jupyter_sky.cluster.volumes import mount, renewal
 from jupyter_sky.providers.buckets.volume import Volume, check_volumes
 from jupyter_sky.transport.event_loop import call, wait, wait_with_cleanup
-from jupyter_sky.transport.volumes.requests import VolumeState
+from jupyter_sky.transport.volumes.requests import VolumeState, WrittenVolume
 
 
 class Mounts:
@@ -48,9 +49,14 @@ class Mounts:
         """
         every = check_volumes([*self.volumes, *volumes])
         controller = self._controller
-        at = wait_with_cleanup(
-            mount.mount(controller.connections, every, controller.provider, controller.warn)
-        )
+
+        async def make() -> float | None:
+            async with kept_up(controller):
+                return await mount.mount(
+                    controller.connections, every, controller.provider, controller.warn
+                )
+
+        at = wait_with_cleanup(make())
         controller.spec = replace(controller.spec, volumes=every)
         call(renewal.begin, controller, at)
 
@@ -67,7 +73,12 @@ class Mounts:
         if not self.volumes or not (controller.alive or controller.loss.nodes):
             return [], []
         there = [each for each in controller.connections if not each.is_over]
-        said, unanswered = wait_with_cleanup(mount.write_back(there))
+
+        async def write() -> tuple[dict[str, list[WrittenVolume]], list[str]]:
+            async with kept_up(controller):
+                return await mount.write_back(there)
+
+        said, unanswered = wait_with_cleanup(write())
         written, troubles = mount.sentences(said)
         return written, [*troubles, *unanswered]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -249,6 +251,25 @@ threading.Timer(1, lambda: open("{data}/late", "w").write("late")).start()"""
     )
     waiting.until(lambda: not data.exists())
     assert photos.get("2024/late") == b"late"
+
+
+@pytest.mark.parametrize("slow", ["mount", "write_back"])
+def test_a_cluster_whose_data_is_on_its_way_is_not_idle(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    data, shared = tmp_path / "data", tmp_path / "shared"
+    shared.mkdir()
+    notebook.run("%sky up --nodes 1 --idle-timeout 3s")
+    carry_out = getattr(mount, slow)
+
+    async def take_long(*given: Any) -> Any:
+        """Take longer than the cluster may be idle, as much data does."""
+        await asyncio.sleep(6)
+        return await carry_out(*given)
+
+    monkeypatch.setattr(mount, slow, take_long)
+    notebook.run(f"%%sky --volume file://{shared}:{data}\nkept = 1")
+    assert notebook.run("%%sky\nprint(kept)") == "1\n"
 
 
 def test_a_pool_has_volumes(photos: Buckets, tmp_path: Path) -> None:
