@@ -17,15 +17,17 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.api.checkpoints.parts import METADATA, Parts, make_reader, newest
+from jupyter_sky.api.volumes.mounted import volume
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_ranks
+from jupyter_sky.transport.volumes.asking import find_volume
 
 if TYPE_CHECKING:
     from jupyter_sky.api.checkpoints.together import CheckpointGroup
@@ -138,12 +140,19 @@ class CheckpointFolder:
 
         # `finish` is called on the first rank; torch passes its errors on to all ranks.
         kind: Any = FileSystemWriter if self._place.is_local else FsspecWriter
-        finished = self._put_in_force
+        place, save, put_in_force = self._place, self._save, self._put_in_force
 
         class Writer(kind):  # type: ignore[misc]
+            def write_data(self, *args: Any, **kwargs: Any) -> Any:
+                # Before rank 0 is told: nothing may be valid that others have yet to upload.
+                written = super().write_data(*args, **kwargs)
+                parts = {each.storage_data.relative_path for each in written.wait()}
+                place.write_back([f"{save}/{part}" for part in parts])
+                return written
+
             def finish(self, *args: Any, **kwargs: Any) -> None:
                 super().finish(*args, **kwargs)
-                finished()
+                place.write_back([save, _MARKER, *put_in_force()])
 
         return Writer(self._place.url(self._save))
 
@@ -159,7 +168,9 @@ class CheckpointFolder:
 
         return FsspecReader(self._place.url(self._save))
 
-    def _put_in_force(self) -> None:
+    def _put_in_force(self) -> list[str]:
+        """Make this save the valid one; return previous ones, which are removed."""
+        removed = []
         marker = {"save": self._save, "names": dict(self.names), "time": time.time()}
         with self._place.locked():
             if not {_BEGUN, METADATA} <= {*self._place.files(self._save)}:
@@ -170,6 +181,8 @@ class CheckpointFolder:
                 now = self._place.read_marker()
                 if other != self._save and now and now["save"] == self._save:
                     self._place.remove(other)
+                    removed.append(other)
+        return removed
 
     def reason(self, error: BaseException) -> BaseException:
         """Return why this save has failed with an error: another run may have removed it."""
@@ -299,6 +312,13 @@ class _Place:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+
+    def write_back(self, names: Collection[str]) -> None:
+        """If this is in a volume, write what became of these entries back to its bucket."""
+        if names and self.is_local and find_volume(self._root):
+            there = volume(self._root)
+            folder = Path(self._root).relative_to(there.path)
+            there.write_back(*(str(folder / name) for name in names))
 
     def saves(self) -> list[str]:
         self._files.invalidate_cache()

@@ -11,11 +11,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from jupyter_sky.api.checkpoints.folder import CheckpointFolder
-from jupyter_sky.api.volumes.mounted import volume
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_duration
 from jupyter_sky.transport import present_run
-from jupyter_sky.transport.volumes.asking import find_volume
 
 
 class Saving:
@@ -54,13 +52,12 @@ class Saving:
             self._over.set()
 
     def _settle(self, error: BaseException | None) -> None:
-        self._error = error or _not_written(self.path)
         if error:
             self._error = self._folder.reason(error)
             self._folder.discard()
         else:
             self._folder.settle()
-            if self._folder.is_first and not self._error:
+            if self._folder.is_first:
                 present_run.report_saved(self.path, self._step)
 
     @property
@@ -108,17 +105,6 @@ def _saved(path: str, step: float | None, seconds: float, error: SkyError | None
     saving._over, saving._was_told = threading.Event(), True
     saving._over.set()
     return saving
-
-
-def _not_written(path: str) -> SkyError | None:
-    """Write a checkpoint in a volume back to its bucket; return why that failed, if it did."""
-    if "://" in path or find_volume(path) is None:
-        return None
-    try:
-        volume(path).write_back()
-    except SkyError as error:
-        return error
-    return None
 
 
 def explained(error: BaseException, what: str) -> SkyError:

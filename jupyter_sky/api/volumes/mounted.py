@@ -56,20 +56,25 @@ class MountedVolume:
         if trouble := self._ask(op="refresh", path=self.path)["trouble"]:
             raise SkyError(f"{trouble}.")
 
-    def write_back(self) -> None:
+    def write_back(self, *names: str) -> None:
         """Write the files that ranks of this node wrote back to the bucket, and wait.
+
+        Parameters
+        ----------
+        *names
+            Names below the volume, of files or folders; everything if none is given.
 
         Raises
         ------
         SkyError
             If some files cannot be written back; they stay on the node.
         """
-        for each in self._ask(op="write_back", path=self.path)["volumes"]:
+        for each in self._ask(op="write_back", path=self.path, names=names)["volumes"]:
             if each["left"]:
-                names = format_list([f"{self.path}/{name}" for name in each["left"][:3]])
+                left = format_list([f"{self.path}/{name}" for name in each["left"][:3]])
                 more = " and others" if len(each["left"]) > 3 else ""
                 raise SkyError(
-                    f"not written to {self.url}: {names}{more}, on this node alone "
+                    f"not written to {self.url}: {left}{more}, on this node alone "
                     f"({each['trouble']})."
                 )
 

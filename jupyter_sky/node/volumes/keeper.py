@@ -15,6 +15,7 @@ import socketserver
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -77,7 +78,8 @@ class Keeper:
             case "mount":
                 return self.mount(request["volumes"])
             case "write_back":
-                return self.write_back(request.get("path"), request.get("quietly", False))
+                quietly, names = request.get("quietly", False), request.get("names", ())
+                return self.write_back(request.get("path"), quietly, names)
             case "state":
                 return {"volumes": [_state(tree) for tree in self._trees]}
             case "fetch":
@@ -118,7 +120,9 @@ class Keeper:
         notes = [note for each in made for note in (each.note, _left_out(each)) if note]
         return {"trouble": "", "notes": notes}
 
-    def write_back(self, path: str | None = None, quietly: bool = False) -> WriteBackAnswer:
+    def write_back(
+        self, path: str | None = None, quietly: bool = False, names: Sequence[str] = ()
+    ) -> WriteBackAnswer:
         """Write changes of ranks back to the bucket.
 
         Parameters
@@ -127,12 +131,16 @@ class Keeper:
             The volume; by default, all of them.
         quietly
             Whether no notebook is told now; the next one that asks will be.
+        names
+            Only files and folders of these names; everything by default.
         """
         tells = path is None and not quietly
         self._fetcher.look_for_closed()
         with self._turn:
             trees = [each for each in self._trees if path in (None, str(each.path))]
-            written = [write_back(each, self._fetcher, self._writers, tells) for each in trees]
+            written = [
+                write_back(each, self._fetcher, self._writers, tells, names) for each in trees
+            ]
             for tree in trees:  # what they show elsewhere would be zeros without this process
                 for entry in tree.outside():
                     self._fetcher.fetch(tree, entry)

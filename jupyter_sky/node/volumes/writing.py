@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import stat
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -23,7 +24,9 @@ _PERMIT = "change its permissions, and what is in it is written"
 _ATTEMPTS = 3  # attempts at a file that is being written meanwhile
 
 
-def write_back(tree: Tree, fetcher: Fetcher, workers: Executor, tells: bool) -> WrittenVolume:
+def write_back(
+    tree: Tree, fetcher: Fetcher, workers: Executor, tells: bool, only: Sequence[str] = ()
+) -> WrittenVolume:
     """Write files that exist only on the node to the bucket, and return the result.
 
     Files that the bucket had before are never removed. Files that this node wrote there are removed
@@ -33,6 +36,8 @@ def write_back(tree: Tree, fetcher: Fetcher, workers: Executor, tells: bool) -> 
     ----------
     tells
         Whether a notebook is told the result: it hears once of each link that is not written.
+    only
+        The names of files and folders to write; everything by default.
     """
     answer: WrittenVolume = {
         "url": tree.bucket.url,
@@ -43,7 +48,7 @@ def write_back(tree: Tree, fetcher: Fetcher, workers: Executor, tells: bool) -> 
         "trouble": "",
     }
     try:
-        _write_changes(tree, fetcher, workers, answer)
+        _write_changes(tree, fetcher, workers, answer, only)
         if tells and not answer["trouble"]:
             answer["trouble"] = _say_links(tree)
     except Exception as error:  # whatever it is, other volumes are written nevertheless
@@ -51,9 +56,16 @@ def write_back(tree: Tree, fetcher: Fetcher, workers: Executor, tells: bool) -> 
     return answer
 
 
-def _write_changes(tree: Tree, fetcher: Fetcher, workers: Executor, answer: WrittenVolume) -> None:
+def _write_changes(
+    tree: Tree, fetcher: Fetcher, workers: Executor, answer: WrittenVolume, only: Sequence[str]
+) -> None:
     """Write what ranks have changed, noting in the answer what became of each file."""
-    names = tree.changed()
+    # Also folders that cannot be read and may contain what is asked for.
+    names = [
+        name
+        for name in tree.changed()
+        if _is_among(name, only) or any(_is_among(each, [name]) for each in only)
+    ]
     if tree.order["read_only"]:
         if names:
             answer["left"] = names
@@ -63,20 +75,13 @@ def _write_changes(tree: Tree, fetcher: Fetcher, workers: Executor, answer: Writ
     # The marker of a checkpoint comes last, since it makes the checkpoint valid.
     markers = [name for name in names if name.rpartition("/")[2] == MARKER]
     others = [name for name in names if name not in markers and name not in unreadable]
-    for part in (others, markers):
-        if answer["left"]:
-            answer["left"] += part
-            break
-        written = workers.map(lambda each: _write(tree, each, fetcher), part)
-        for name, (size, trouble) in zip(part, written, strict=True):
-            if trouble:
-                answer["left"].append(name)
-                answer["trouble"] = answer["trouble"] or trouble
-            else:
-                answer["files"] += 1
-                answer["size"] += size
+    _write_files(tree, others, fetcher, workers, answer)
+    early = [name for name in markers if _is_early(name, answer["left"])]
+    answer["left"] += early
+    _write_files(tree, [each for each in markers if each not in early], fetcher, workers, answer)
+    removed = [name for name in tree.removed() if _is_among(name, only)]
     # What is in a folder that cannot be read looks as if it were removed.
-    for name in tree.removed() if not (answer["left"] or unreadable) else ():
+    for name in removed if not (answer["left"] or unreadable) else ():
         try:
             tree.bucket.remove(name)
         except BucketError as error:
@@ -86,6 +91,30 @@ def _write_changes(tree: Tree, fetcher: Fetcher, workers: Executor, answer: Writ
     if unreadable:
         answer["left"] += unreadable
         answer["trouble"] = answer["trouble"] or f"the folder cannot be read: {_PERMIT}"
+
+
+def _write_files(
+    tree: Tree, names: Sequence[str], fetcher: Fetcher, workers: Executor, answer: WrittenVolume
+) -> None:
+    written = workers.map(lambda each: _write(tree, each, fetcher), names)
+    for name, (size, trouble) in zip(names, written, strict=True):
+        if trouble:
+            answer["left"].append(name)
+            answer["trouble"] = answer["trouble"] or trouble
+        else:
+            answer["files"] += 1
+            answer["size"] += size
+
+
+def _is_among(name: str, only: Sequence[str]) -> bool:
+    """Return whether a name is one of these, or is below one of these; true if there are none."""
+    return not only or any(name == each or name.startswith(f"{each}/") for each in only)
+
+
+def _is_early(marker: str, left: Sequence[str]) -> bool:
+    """Return whether some of what a marker makes valid is not in the bucket."""
+    folder = marker.rpartition("/")[0]
+    return any(not folder or _is_among(name, [folder]) for name in left)
 
 
 def _is_folder(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from tests.cluster.control.test_recovery import kill_agent
 from tests.cluster.runs.test_sharded import FSDP1, FSDP2, NET, TENSOR_PARALLEL
 from tests.cluster.runs.test_stop import stop_at_first_line
 from tests.installed import on_first_use
+from tests.lab.buckets import serving
+from tests.node.volumes.conftest import keeping
 from tests.waiting import until
 
 torch = on_first_use("torch")
@@ -217,6 +220,30 @@ same = all(torch.equal(model.state_dict()[name].full_tensor(), saved[name]) for 
     disks([0, 0, 1, 2])
     with pytest.raises(RemoteError, match="and what rank 3 wrote is on no node of this cluster"):
         cells.run(load)
+
+
+def test_a_node_that_is_lost_before_its_part_is_in_the_bucket_leaves_the_former_checkpoint(
+    cells: Cells, disks: Callable[[Sequence[object]], None], tmp_path: Path
+) -> None:
+    with serving() as bucket, ExitStack() as nodes:
+        folders = [tmp_path / str(rank) for rank in range(4)]
+        keepers = [
+            nodes.enter_context(keeping(folder / "data", bucket, folder / "keeper"))
+            for folder in folders
+        ]
+        for keeper in keepers:
+            assert keeper.mount("s3://photos/runs") == ""
+        disks(range(4))
+        cells.run(f"{FSDP2}\nsky.save('~/data/run', model=model, step=1)")
+        keepers[2].process.kill()
+        keepers[2].process.wait()
+        with pytest.raises(RemoteError, match=r"was not saved: .* is gone.* \(rank 2\)"):
+            cells.run("sky.save('~/data/run', model=model, step=2)")
+        elsewhere = nodes.enter_context(keeping(tmp_path / "data", bucket, tmp_path / "again"))
+        assert elsewhere.mount("s3://photos/runs") == ""
+        assert sky.load(elsewhere.data / "run") == {"step": 1}
+        save = json.loads((elsewhere.data / "run" / "checkpoint.json").read_text())["save"]
+        assert len([*(elsewhere.data / "run" / save).glob("*.distcp")]) == 4
 
 
 FULL = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Awaitable
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any, cast
 
 import psutil
 
+import jupyter_sky as sky
 from jupyter_sky.node.volumes.opening import LIST
 from jupyter_sky.node.volumes.volumes import Volumes
 from jupyter_sky.transport.frames import Message
 from tests.lab.buckets import Buckets
-from tests.node.volumes.conftest import forwarding, order_of
+from tests.node.volumes.conftest import READS_EVERYTHING, forwarding, keeping, order_of
 from tests.waiting import PATIENCE
 
 
@@ -62,3 +64,40 @@ def test_a_keeper_that_is_killed_while_it_writes_has_not_written_everything(
     assert written["trouble"].startswith(f"{data}: {what}: what ranks have written is still there")
     assert left == f"{what}, and what ranks have written stays on the node"
     assert (data / "result").read_bytes() == b"result"
+
+
+def test_a_save_does_not_fail_for_what_is_elsewhere_in_the_volume(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    data = tmp_path / "data"
+    with keeping(data, bucket, workplace, without=READS_EVERYTHING) as keeper:
+        assert keeper.mount("s3://photos/d") == ""
+        (data / "closed").mkdir()
+        (data / "closed").chmod(0)  # to the keeper, as one of another user
+        for step in (1, 2):
+            sky.save(data / "run", step=step)
+        (data / "run" / "log").write_bytes(b"log")
+        marker = json.loads((data / "run" / "checkpoint.json").read_text())
+        assert json.loads(bucket.get("d/run/checkpoint.json")) == marker
+        there = {name.split("/")[2] for name in bucket.names()}
+        assert there == {"checkpoint.json", marker["save"]}
+        [written] = keeper.ask("write_back")["volumes"]
+        assert written["left"] == ["closed"]
+        (data / "closed").chmod(0o700)
+
+
+def test_a_marker_is_held_back_only_by_what_is_left_beside_it(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    data = tmp_path / "data"
+    with keeping(data, bucket, workplace, without=READS_EVERYTHING) as keeper:
+        assert keeper.mount("s3://photos/d") == ""
+        for name in ("whole", "run"):
+            (data / name).mkdir()
+            (data / name / "part").write_bytes(b"part")
+            (data / name / "checkpoint.json").write_bytes(b"{}")
+        (data / "run" / "part").chmod(0)  # to the keeper, as one of another user
+        [written] = keeper.ask("write_back")["volumes"]
+        assert sorted(written["left"]) == ["run/checkpoint.json", "run/part"]
+        assert bucket.names() == ["d/whole/checkpoint.json", "d/whole/part"]
+        (data / "run" / "part").chmod(0o600)
