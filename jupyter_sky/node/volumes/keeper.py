@@ -15,7 +15,7 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -57,6 +57,7 @@ class Keeper:
         self._fetcher = Fetcher()
         self._writers = ThreadPoolExecutor(_WORKERS, "write")
         self._turn = threading.Lock()
+        self._is_making = False  # volumes, some of which may be known and not be there yet
         self._untold: dict[str, tuple[int, int]] = {}
         self.ended = threading.Event()
 
@@ -96,13 +97,15 @@ class Keeper:
         return {"trouble": f"there is no request {request['op']}"}
 
     def mount(self, orders: list[VolumeOrder]) -> MountAnswer:
-        """Make volumes: all or none of the new ones."""
+        """Make volumes, all or none of the new ones; give the others new credentials."""
         made: list[Tree] = []
-        with self._turn:
+        # Who has the turn may wait for these credentials.
+        new = [order for order in orders if not self._renew(order)]
+        if not new and not self._is_making:
+            return {"trouble": "", "notes": []}
+        with self._turn, self._making_volumes():
             for order in orders:
-                there = self._tree(order["path"])
-                if there and there.bucket.url == order["url"].rstrip("/"):
-                    there.bucket.token = order["token"]
+                if self._renew(order):
                     continue
                 try:
                     tree = Tree(order, self._leases, self._socket, self._make_room)
@@ -119,6 +122,22 @@ class Keeper:
                     return {"trouble": str(error), "notes": []}
         notes = [note for each in made for note in (each.note, _left_out(each)) if note]
         return {"trouble": "", "notes": notes}
+
+    @contextlib.contextmanager
+    def _making_volumes(self) -> Iterator[None]:
+        self._is_making = True
+        try:
+            yield
+        finally:
+            self._is_making = False
+
+    def _renew(self, order: VolumeOrder) -> bool:
+        """Give a volume the credentials of an order; return whether it exists."""
+        there = self._tree(order["path"])
+        if there is None or there.bucket.url != order["url"].rstrip("/"):
+            return False
+        there.bucket.token = order["token"]
+        return True
 
     def write_back(
         self, path: str | None = None, quietly: bool = False, names: Sequence[str] = ()

@@ -190,6 +190,25 @@ def test_a_folder_that_cannot_be_read_is_named_and_keeps_nothing_else_from_the_b
     )
 
 
+def test_credentials_are_renewed_while_what_was_written_is_uploaded(
+    keeper: Keeper, bucket: Buckets
+) -> None:
+    held = threading.Event()
+    with holding(bucket.address, held) as address, ThreadPoolExecutor() as threads:
+        assert keeper.mount("s3://photos/d", address) == ""
+        (keeper.data / "result").write_bytes(b"result")
+        held.set()
+        writing = threads.submit(keeper.ask, "write_back")
+        until(lambda: "PUT /photos/d/result" in bucket.asked)
+        renewing = threads.submit(keeper.mount, "s3://photos/d", address)
+        try:
+            assert renewing.result(PATIENCE) == ""
+            assert not writing.done()
+        finally:
+            held.clear()
+        assert writing.result()["volumes"][0]["left"] == []
+
+
 def test_a_keeper_without_an_agent_ends_though_its_bucket_stands_still(
     bucket: Buckets, tmp_path: Path, workplace: Path
 ) -> None:
