@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from jupyter_sky.formatting import format_list
+from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.node.volumes.entry import is_in_the_bucket
 from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
 
@@ -214,6 +214,22 @@ def _remove_empty(path: Path) -> None:
         if Path(folder) != path:
             with contextlib.suppress(OSError):
                 Path(folder).rmdir()
+
+
+def check_size(size: int, limit: int, path: Path, url: str) -> None:
+    """Refuse to fetch all files at once if they take up more bytes than the limit.
+
+    Raises
+    ------
+    VolumeError
+        If they do.
+    """
+    if size > limit:
+        raise VolumeError(
+            f"{path} is on a file system without leases, so that all of {url} has to be fetched "
+            f"at once: its {format_bytes(size)} are more than the {format_bytes(limit)} of the "
+            "setting volume_cache"
+        )
 
 
 def check_descriptors(files: int, url: str) -> None:

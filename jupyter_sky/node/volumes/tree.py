@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_sky.formatting import format_bytes
 from jupyter_sky.node.volumes.bucket import Bucket, BucketError, Listed
 from jupyter_sky.node.volumes.entry import FileEntry, mark_of, set_age, write_down
 from jupyter_sky.node.volumes.leases import Leases
 from jupyter_sky.node.volumes.place import (
     VolumeError,
     check_descriptors,
+    check_size,
     is_place,
     make_place,
     remove_place,
@@ -106,7 +106,8 @@ class Tree:
                 self.order["limit"] = max(shutil.disk_usage(self.path).free // 2, 1)
             self.show(listing)
             if not self.is_lazy:
-                self._check_size(sum(each.size for each in listing.values()))
+                size = sum(each.size for each in listing.values())
+                check_size(size, self.order["limit"], self.path, self.bucket.url)
         except OSError as error:
             self.remove()
             raise VolumeError(f"{self.path}: {error.strerror}") from None
@@ -145,7 +146,11 @@ class Tree:
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             self.skipped.add(name)  # a bucket can have `a` and `a/b`, a disk cannot
             return
-        before = self.entries.get(name)
+        if (before := self.entries.get(name)) and before.mark and self.is_lazy:
+            with self.lock, contextlib.suppress(OSError):
+                self._drop(before)
+            if before.mark:  # somebody has it open, and may be about to write it
+                return
         entry = FileEntry(name, listed, name)
         entry.is_own = before is not None and before.is_own and before.listed.size == listed.size
         self._place(entry)
@@ -353,8 +358,8 @@ class Tree:
     def _by_inode(self) -> dict[int, FileEntry]:
         return {os.fstat(fd).st_ino: each for fd, each in self.by_fd.items()}
 
-    def is_written(self, name: str, before: os.stat_result) -> bool:
-        """Mark a file as written back, unless it has changed since ``before``."""
+    def is_written(self, name: str, before: os.stat_result, listed: Listed) -> bool:
+        """Mark a file as written back as ``listed``, unless it has changed since ``before``."""
         with self.lock:
             found = os.lstat(self.path / name)
             if mark_of(found) != mark_of(before):
@@ -362,7 +367,6 @@ class Tree:
             if former := self.entries.get(name):
                 self.forget(former)
             write_down(self.path / name, name)
-            listed = Listed(found.st_size, f"written {found.st_mtime_ns}")
             made = FileEntry(name, listed, name, mark=mark_of(found), is_own=True)
             made.used = time.time_ns()
             self.entries[name] = made
@@ -389,11 +393,3 @@ class Tree:
                 link.unlink()
         remove_place(self.path, kept, self._made)
         return left
-
-    def _check_size(self, size: int) -> None:
-        if size > self.order["limit"]:
-            raise VolumeError(
-                f"{self.path} is on a file system without leases, so that all of "
-                f"{self.bucket.url} has to be fetched at once: its {format_bytes(size)} are more "
-                f"than the {format_bytes(self.order['limit'])} of the setting volume_cache"
-            )

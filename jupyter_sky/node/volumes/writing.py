@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
 from jupyter_sky.formatting import format_list
-from jupyter_sky.node.volumes.bucket import BucketError
+from jupyter_sky.node.volumes.bucket import BucketError, Listed
 from jupyter_sky.node.volumes.fetching import Fetcher
 from jupyter_sky.node.volumes.lacking import is_mixed
 from jupyter_sky.node.volumes.tree import Tree
@@ -150,7 +151,7 @@ def _write(tree: Tree, name: str, fetcher: Fetcher) -> tuple[int, str]:
         try:
             before = path.lstat()
             tree.bucket.write(name, path)
-            if tree.is_written(name, before):
+            if tree.is_written(name, before, _listed(tree, name, before)):
                 return before.st_size, ""
         except BucketError as error:
             return 0, str(error)
@@ -159,3 +160,12 @@ def _write(tree: Tree, name: str, fetcher: Fetcher) -> tuple[int, str]:
         except OSError as error:
             return 0, error.strerror or str(error)
     return 0, "it is still being written"
+
+
+def _listed(tree: Tree, name: str, written: os.stat_result) -> Listed:
+    """Return how the bucket lists a file that was just written, so that a refresh leaves it."""
+    with contextlib.suppress(BucketError):
+        listed = tree.bucket.info(name)
+        if listed.size == written.st_size:  # otherwise somebody else has written it, too
+            return listed
+    return Listed(written.st_size, f"written {written.st_mtime_ns}")
