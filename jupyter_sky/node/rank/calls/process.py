@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import queue
@@ -12,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import psutil
+
 from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.seeds import draw_seeds
 from jupyter_sky.transport.protocol.calls import TellFields
@@ -20,6 +23,9 @@ from jupyter_sky.transport.protocol.rank_messages import TellCommand
 
 _END_WITHIN = 1.0  # seconds
 _READ = 64 * 1024
+
+_LOOK_EVERY = 1.0
+"""Seconds between two looks whether a process has ended: its children keep its pipe open."""
 
 _forking = threading.Lock()
 """Held by who forks: a child that has another's ends of its pipes would keep them open."""
@@ -79,9 +85,19 @@ class CallProcess:
         def left() -> float | None:
             return None if until is None else max(0.0, until - time.monotonic())
 
+        def has_message() -> bool:
+            rest = left()
+            while not self._pipe.poll(_LOOK_EVERY if rest is None else min(rest, _LOOK_EVERY)):
+                if rest == 0:
+                    return False
+                if not self._process.is_alive() and not self._pipe.poll():
+                    raise EOFError
+                rest = left()
+            return True
+
         try:
             self._pipe.send(told)
-            while self._pipe.poll(left()):
+            while has_message():
                 said: Any = self._pipe.recv()
                 if said == _NEXT:
                     self._pipe.send(mail.get(timeout=left()))
@@ -103,17 +119,28 @@ class CallProcess:
     def stop(self, mail: Mail) -> None:
         """Stop the current call from another thread, by ending the process."""
         self.is_over = True
-        self._process.kill()
+        self._kill()
         mail.put(None)  # the caller may be waiting there
 
     def end(self) -> None:
         """End the process."""
         self.is_over = True
         self._pipe.close()
-        self._process.kill()
+        self._kill()
         self._process.join(_END_WITHIN)
         self._printed.drain()
         self._printed.call = 0
+
+    def _kill(self) -> None:
+        """Kill the process, and those that it has started, which nobody else would end."""
+        started: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error, OSError):
+            if self._process.is_alive():
+                started = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
+        for each in started:
+            with contextlib.suppress(psutil.Error, OSError):
+                each.kill()
 
 
 class _Printed:

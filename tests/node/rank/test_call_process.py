@@ -1,0 +1,84 @@
+"""The process of a call, and what it has started by the time it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from jupyter_sky.node.rank.calls.process import CallProcess, Mail
+from tests.node_processes import is_there
+from tests.waiting import PATIENCE, until
+
+CALL: Any = {"number": 1}
+
+
+def starts_another(place: Path, waits: bool) -> Callable[..., Any]:
+    """Return a call that starts a process, and perhaps waits for it."""
+
+    def call(*_: object) -> Any:
+        started = subprocess.Popen(["sleep", "600"])
+        place.with_suffix(".part").write_text(str(started.pid))
+        place.with_suffix(".part").rename(place)
+        if waits:
+            started.wait()
+        return SimpleNamespace(kind="value")
+
+    return call
+
+
+@pytest.mark.parametrize("how", ["late", "stopped", "over"])
+def test_what_a_call_has_started_ends_with_its_process(tmp_path: Path, how: str) -> None:
+    place = tmp_path / "pid"
+    process, mail = CallProcess(starts_another(place, how != "over"), print), Mail()
+    thread = threading.Thread(
+        target=process.call, args=(CALL, 3.0 if how == "late" else None, mail), daemon=True
+    )
+    thread.start()
+    until(place.exists)
+    started = psutil.Process(int(place.read_text()))
+    try:
+        if how == "stopped":
+            process.stop(mail)
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+        if how == "over":
+            process.end()
+        until(lambda: not is_there(started))
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            started.kill()
+        process.end()
+
+
+def test_a_call_that_is_killed_is_noticed_though_a_child_of_its_goes_on(tmp_path: Path) -> None:
+    place = tmp_path / "pid"
+
+    def call(*_: object) -> Any:
+        if child := os.fork():
+            place.write_text(str(child))
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
+
+    process = CallProcess(call, print)
+    answers: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(process.call(CALL, None, Mail())), daemon=True
+    )
+    thread.start()
+    try:
+        thread.join(PATIENCE)
+        assert answers == [None] and not process.was_late
+    finally:
+        os.kill(int(place.read_text()), signal.SIGKILL)
+        process.end()
