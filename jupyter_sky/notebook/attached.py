@@ -50,9 +50,9 @@ def attach(
     """
     spec, runtime_env = attached_spec(row)
     options, provider = attached_options(row), attached_provider(row)
-    if options.hosts:  # another node takes the place of a lost one on one of these
-        with contextlib.suppress(UsageError):  # a group that this notebook does not have
-            provider = provider_of(options)
+    # Nodes that join are rented as the settings say, and data is read with their credentials.
+    with contextlib.suppress(UsageError):  # as for a group of hosts that this notebook lacks
+        provider = provider_of(options)
     cluster = Cluster.attach(row, provider, runtime_env, timeouts)
     if cluster is None:
         return None, options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,11 @@ import pytest
 
 from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.row_updates import record_line
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.notebook.attached import attach
+from jupyter_sky.notebook.cluster_factory import ClusterFactory
+from jupyter_sky.notebook.config import Sky
 from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
@@ -233,3 +238,26 @@ def test_a_cluster_of_another_kernel_can_be_scaled(start: Start, clients: Client
     assert Cells(taken).ask("1 + 1") == [2, 2]
     taken.down()
     assert not (home() / "aws" / "keys" / taken.id).exists()
+
+
+def test_nodes_that_join_a_cluster_of_another_kernel_follow_its_settings(
+    start: Start, clients: Clients, account: Account
+) -> None:
+    cells = start(1, framework=False, disk=150, instance_type="d3.2xlarge")
+    record_line(cells.cluster.id, "--provider aws --nodes 1 --max-price 1.3")
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    settings = Sky(python=sys.executable, aws={"addresses": "private"})
+    taken, _ = attach(row, settings.timeouts(), ClusterFactory(settings).provider)
+    assert taken is not None
+    # Without settings of its own, as where nodes take the place of lost ones.
+    with pytest.raises(UsageError, match=r"4 nodes cost \$1.67 an hour, more than --max-price 1.3"):
+        taken.scale(4)
+    taken.scale(2)
+    sizes = {
+        call.params["BlockDeviceMapping.1.Ebs.VolumeSize"]
+        for call in account.calls
+        if call.action == "RunInstances"
+    }
+    assert sizes == {"150"}
+    taken.close()

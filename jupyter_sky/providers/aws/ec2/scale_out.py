@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,8 +38,31 @@ def offer(clients: Clients, like: Instance, besides: float) -> InstanceOffer:
     return InstanceOffer(kind, like.spot, prices, besides=besides)
 
 
+def disk(clients: Clients, said: Mapping[str, Any]) -> int | None:
+    """Return the gigabytes of the disk that an instance boots from; ``None`` if not known.
+
+    Parameters
+    ----------
+    said
+        AWS's description of the instance.
+    """
+    attached = {
+        "attachment.instance-id": said["InstanceId"],
+        "attachment.device": said["RootDeviceName"],
+    }
+    filters = [{"Name": name, "Values": [value]} for name, value in attached.items()]
+    with contextlib.suppress(AWSError), explain_errors():
+        for each in clients.ec2.describe_volumes(Filters=filters)["Volumes"]:
+            return int(each["Size"])
+    return None
+
+
 def rent(
-    clients: Clients, request: LaunchRequest, like: Instance, report: Callable[[str], None]
+    clients: Clients,
+    request: LaunchRequest,
+    like: Instance,
+    said: Mapping[str, Any],
+    report: Callable[[str], None],
 ) -> list[RentedInstance]:
     """Rent instances like one of the cluster, all or none, and return them when they run.
 
@@ -48,11 +72,12 @@ def rent(
     ----------
     request
         How many, of one type in one zone.
+    like, said
+        An instance of the cluster, and AWS's description of it.
     report
         Called between the steps; raising from it ends the matter.
     """
     [wanted] = request.offers
-    said = launch.describe_instance(clients, like.id)
     subnet = Subnet(said["SubnetId"], said["VpcId"], like.zone, "")
     source = None
     if not request.ssm:
@@ -83,7 +108,7 @@ def rent(
     return launch.wait_until_running(clients, request, wanted, made, image, report)
 
 
-def _as_before(said: dict[str, Any], request: LaunchRequest) -> dict[str, Any]:
+def _as_before(said: Mapping[str, Any], request: LaunchRequest) -> dict[str, Any]:
     """Return what was chosen for the first instances, which another kernel may not know."""
     before = tags_of(said)
     own = {key: value for key, value in before.items() if is_own(key)}
@@ -99,7 +124,7 @@ def _as_before(said: dict[str, Any], request: LaunchRequest) -> dict[str, Any]:
 
 
 def _admitting(
-    clients: Clients, request: LaunchRequest, said: dict[str, Any], source: str | None
+    clients: Clients, request: LaunchRequest, said: Mapping[str, Any], source: str | None
 ) -> str:
     """Return the security group of the cluster, which lets in who asks."""
     groups = find_groups(clients, request.identity)

@@ -116,6 +116,8 @@ def rent_more(
     count, spec = len(running.new_numbers), running.spec
     report("looking up the price of another instance")
     private = like.is_private(there)
+    said = launch.describe_instance(there, like.id)
+    settings = replace(settings, disk=scale_out.disk(there, said) or settings.disk)
     paid = besides(there, not private)
     offer = scale_out.offer(there, like, paid.price(settings.disk))
     if settings.max_price is not None:
@@ -136,7 +138,7 @@ def rent_more(
         ssm=like.ssm,
         tags={**request.tags, REQUEST: number},
     )
-    return scale_out.rent(there, request, like, report)
+    return scale_out.rent(there, request, like, said, report)
 
 
 def _costs_as_before(offer: InstanceOffer, lost: Sequence[Node]) -> bool:

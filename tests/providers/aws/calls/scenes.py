@@ -80,6 +80,7 @@ GROWTH = [
     "DescribeSecurityGroups",
     "DescribeInstances",
     "DescribeInstances",
+    "DescribeVolumes",
     "DescribeSubnets",
     "DescribeSecurityGroups",
     "DescribePlacementGroups",
