@@ -17,6 +17,9 @@ from jupyter_sky.providers.choice import Selection, in_order
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.ssh.connection.targets import parse
 
+_LEAST = 0.02
+"""The part of ``--max-cost`` with less of which a lost cluster is not worth starting again."""
+
 
 def start_at_one(
     places: Sequence[ClusterPlace],
@@ -92,6 +95,32 @@ def stays_up(cluster: Cluster) -> str:
     """Say that a cluster stays up, what ends it, and when it ends by itself."""
     ends = [f"`jupyter sky down {cluster.name}` ends it", local_end(cluster)]
     return f"{cluster.name} stays up: {'; '.join(filter(None, ends))}"
+
+
+def with_rest(options: CellOptions, spent: float) -> CellOptions:
+    """Return options that start a lost cluster again, with what is left of ``--max-cost``.
+
+    Parameters
+    ----------
+    options
+        The options that it was started with.
+    spent
+        What it and those before it have cost.
+
+    Raises
+    ------
+    SkyError
+        If hardly anything is left.
+    """
+    if options.max_cost is None:
+        return options
+    left = options.max_cost - spent
+    if left < _LEAST * options.max_cost:
+        raise SkyError(
+            f"--max-cost {format_dollars(options.max_cost)} is spent: the cell is not run again. "
+            "Run it with a higher one to go on."
+        )
+    return replace(options, max_cost=left)
 
 
 def _start(place: ClusterPlace, timeouts: Timeouts, progress: Progress) -> Cluster:

@@ -32,7 +32,7 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.options.local_paths import with_absolute_paths
 from jupyter_sky.notebook.panel.manager import PanelManager
-from jupyter_sky.notebook.places import say_left_out, start_at_one, without_nodes
+from jupyter_sky.notebook.places import say_left_out, start_at_one, with_rest, without_nodes
 from jupyter_sky.notebook.project.additions import Additions
 from jupyter_sky.notebook.project.image import imported_modules
 from jupyter_sky.notebook.project.volumes import Unwritten, say_written_back, write_back_before_end
@@ -88,6 +88,7 @@ class Session:
         self._current: str | None = None
         self._starting: dict[str, ClusterStart] = {}
         self._found_gone: dict[str, CellOptions] = {}
+        self._spent: dict[str, float] = {}  # by those whose place a cluster has taken
 
     def cluster(self, options: CellOptions, *others: CellOptions) -> Cluster:
         """Return the cluster that a cell means; start it if it is not up.
@@ -221,15 +222,19 @@ class Session:
         if again := self.find(name):  # which ends what is left of it
             return again  # another notebook has started it
         options = self.started[name]
+        spent = self._spent.get(name, 0.0) + (cluster.snapshot()["cluster"]["cost"] or 0.0)
+        rest = with_rest(options, spent)
         try:
-            cluster = self._start(name, [options])
+            cluster = self._start(name, [rest])
         except SkyError as error:
             hosts = self.settings.expand_groups(options.hosts)
-            left = without_nodes(options, hosts, len(cluster.state.nodes), lost)
+            left = without_nodes(rest, hosts, len(cluster.state.nodes), lost)
             if left is None or isinstance(error, UsageError):
                 raise
             print(f"{name}: {error} It goes on without {format_list(sorted(lost))}.")
             cluster = self._start(name, [left])
+        self._spent[name] = spent
+        self.started[name] = replace(self.started[name], max_cost=options.max_cost)
         self.additions.install_missing(cluster, self.started[name])
         return cluster
 
@@ -349,6 +354,7 @@ class Session:
                 # Nobody reads it, or Ctrl-C: whoever ends clusters has to know it.
                 self.connect(cluster, place.options, is_new=True)
                 raise
+        self._spent.pop(name, None)
         return self._take_up(place, cluster)
 
     def _take_up(self, place: ClusterPlace, cluster: Cluster) -> Cluster:

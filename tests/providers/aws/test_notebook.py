@@ -11,7 +11,7 @@ from jupyter_sky.providers.aws.clients import Clients
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
-from tests.providers.aws.stand_in.machines import Machines
+from tests.providers.aws.stand_in.machines import Machines, seconds_left
 from tests.providers.aws.stand_in.notebook import set_up
 
 
@@ -140,3 +140,38 @@ def test_stop_while_machines_boot_leaves_nothing(
     assert sum(each.dollars for each in registry.all_spent()) > spent_before
     assert "node hours" in notebook.succeed("%sky costs").stdout
     assert "No cluster" in notebook.succeed("%sky status").stdout
+
+
+def test_a_cell_that_is_retried_keeps_to_its_limit(
+    notebook: LiveNotebook, machines: Machines, clients: Clients, left: Callable[[], list[str]]
+) -> None:
+    notebook.succeed("%%sky --provider aws --nodes 1 --cpus 4+ --max-cost 5\npass")
+    whole = seconds_left(list(machines.hosts.values())[-1])
+    notebook.succeed(_SPENT.format(3))
+    cell = notebook.start("%%sky --retry 3\nimport time\nprint('begun')\ntime.sleep(60)")
+    notebook.until(cell, lambda cell: cell.stdout.count("begun") == 1)
+    clients.ec2.terminate_instances(InstanceIds=[list(machines.hosts)[-1]])
+    notebook.until(cell, lambda cell: cell.stdout.count("begun") == 2)
+    rest = seconds_left(list(machines.hosts.values())[-1])
+    assert rest == pytest.approx(whole * 2 / 5, rel=0.05)
+    clients.ec2.terminate_instances(InstanceIds=[list(machines.hosts)[-1]])
+    notebook.until(cell, lambda cell: cell.stdout.count("begun") == 3)
+    notebook.interrupt()
+    notebook.finish(cell)
+    # What was asked for is what it has.
+    notebook.succeed("%%sky --max-cost 5\npass")
+    notebook.succeed(_SPENT.format(2))
+    cell = notebook.start("%%sky --retry 2\nimport time\nprint('begun')\ntime.sleep(60)")
+    notebook.until(cell, lambda cell: cell.stdout.count("begun") == 1)
+    clients.ec2.terminate_instances(InstanceIds=[list(machines.hosts)[-1]])
+    sentence = notebook.finish(cell).sentence
+    assert "--max-cost $5.00 is spent: the cell is not run again" in sentence
+    assert left() == []
+
+
+_SPENT = """
+import time
+from jupyter_sky.cluster.cost_meter import CostMeter
+magics = get_ipython().magics_manager.magics["cell"]["sky"].__self__
+magics._session.find()._controller.cost.meter = CostMeter({}, time.time())
+"""
