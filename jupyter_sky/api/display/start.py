@@ -18,7 +18,7 @@ from jupyter_sky.api.environment.resolve import able_to_complete, makes_environm
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster import stopped
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import Declined, SkyError
 from jupyter_sky.providers.choice import Candidate, Selection, in_order
 from jupyter_sky.serialization import pickling
 
@@ -86,6 +86,8 @@ def start_first(
         for each in tried:
             try:
                 cluster = start(each, plugins)
+            except Declined:
+                raise
             except SkyError as error:
                 if len(candidates) < 2:
                     raise

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+import jupyter_sky as sky
 from jupyter_sky.api.accelerators import parse
-from jupyter_sky.errors import UsageError
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.errors import Declined, UsageError
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.market.instance_types import catalog
@@ -134,3 +136,14 @@ def test_quotas_have_the_names_that_aws_gives_them(clients: Clients) -> None:
     assert types["g6.xlarge"].quota(True) == "All G and VT Spot Instance Requests"
     assert types["m5.xlarge"].quota(False).startswith("Running On-Demand Standard (A, C,")
     assert types["m5.xlarge"].quota(True).startswith("All Standard (A, C, D,")
+
+
+def test_who_says_no_to_a_price_is_given_no_other_nodes(
+    subnet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda text: "n")
+    dear = sky.Spec(AWS(subnet=subnet), nodes=2, accelerator="A100")
+    pool = sky.ComputePool(dear, sky.Spec(Local()), selection="first", plugins=[], name="asked")
+    with pytest.raises(Declined, match="nothing was started"):
+        pool.__enter__()
+    assert registry.find("asked") is None
