@@ -59,6 +59,9 @@ _FIXED = frozenset(
 
 _FIXED_OPTIONS = [each for each in CLUSTER_OPTIONS if each.field in _FIXED]
 
+_ALTERNATIVES = frozenset({"provider", "region"})
+"""Options that can name several, of which a cluster has one."""
+
 
 def choose_ranks(
     cluster: Cluster, chosen: str | Sequence[int] | None, option: str
@@ -142,7 +145,7 @@ def describes_another(options: CellOptions, started: CellOptions) -> bool:
     What can be added to a cluster that is up makes it no other one.
     """
     given = {each: value for each in (*_SHAPE, *_FIXED) if (value := getattr(options, each))}
-    return any(value != getattr(started, each) for each, value in given.items())
+    return any(not _suits(each, getattr(started, each), value) for each, value in given.items())
 
 
 def start_again_with(options: CellOptions, started: CellOptions) -> CellOptions:
@@ -199,7 +202,7 @@ def check_fit(
     _check_plugins(cluster, options, started)
     for each in _FIXED_OPTIONS:
         value, before = getattr(options, each.field), getattr(started, each.field)
-        if value not in (None, False, (), before):
+        if value not in (None, False, ()) and not _suits(each.field, before, value):
             write = each.type.write if each.type else as_word
             raise _other_cluster(cluster, each.name, before, value, write=write)
     _check_base(cluster, options, started)
@@ -207,6 +210,11 @@ def check_fit(
     if limit is not None and (price := cluster.price) is not None and price > limit:
         costs = f"{format_dollars(price)} an hour"
         raise _other_cluster(cluster, "--max-price", costs, format_dollars(limit))
+
+
+def _suits(field: str, has: Any, asked: Any) -> bool:
+    """Return whether what a cluster has of an option is what is asked for, or one of several."""
+    return has in asked.split(",") if field in _ALTERNATIVES else bool(has == asked)
 
 
 def _has(cluster: Cluster, option: str) -> Any:

@@ -33,9 +33,8 @@ def test_the_second_region_is_taken_where_the_first_has_no_capacity(
         return carry_out()
 
     account.fault = refuse_first
-    cell = notebook.succeed(
-        "%%sky --provider aws --region eu-west-1,us-east-1 --nodes 2 --cpus 4+\nprint('there')"
-    )
+    line = "%%sky --provider aws --region eu-west-1,us-east-1 --nodes 2 --cpus 4+\nprint('there')"
+    cell = notebook.succeed(line)
     compared, refused, then, printed = cell.stdout.splitlines()
     assert compared.startswith("aws in eu-west-1 costs $")
     assert refused.startswith("not aws in eu-west-1: AWS has no capacity for 2 such instances now")
@@ -44,6 +43,9 @@ def test_the_second_region_is_taken_where_the_first_has_no_capacity(
     assert any("2 aws nodes, 2 ranks on CPU, $0.43 an hour" in text for text in cell.shown)
     assert find_resources(aws_clients.clients("eu-west-1")) == []
     assert [text for text in left() if "us-east-1" in text]
+    assert notebook.succeed(line).stdout == "there\n"
+    sentence = notebook.run("%%sky --region eu-west-1,us-west-2\npass").sentence
+    assert "with --region us-east-1, and the cell asks for eu-west-1,us-west-2" in sentence
     # Another kernel finds it where it is.
     notebook.restart()
     notebook.succeed("%load_ext jupyter_sky")
