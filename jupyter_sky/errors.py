@@ -16,6 +16,7 @@ listed with its file::
             RanksBusy        errors.py: another notebook has begun a run there, or restarts them
             GroupBroken      errors.py: the group was not formed, but may be next time
             BegunInPart      cluster/errors.py: some ranks were lost before they began a run
+            RunStopped       cluster/errors.py: the user stopped a run that a task awaits
             TimedOut         cluster/errors.py: the run took longer than `--timeout`
             RegistryError    cluster/inventory/registry.py: the registry cannot be used
             UnreadableRow    cluster/inventory/machines.py: another version may have written it

@@ -125,6 +125,22 @@ def heard_interrupts() -> Iterator[None]:
         raise
 
 
+class RunStopped(SkyError):
+    """The user stopped a run that a task awaits."""
+
+
+@contextlib.contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Raise `RunStopped` for the `KeyboardInterrupt` of a run, within a task.
+
+    A task that ends with a `KeyboardInterrupt` ends its event loop, and with it the kernel.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise RunStopped(str(stop) or "the run was stopped.") from stop
+
+
 class TimedOut(SkyError, TimeoutError):
     """A run exceeded its time limit."""
 

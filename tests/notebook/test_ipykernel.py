@@ -102,6 +102,18 @@ def test_stop_while_the_notebook_waits_for_a_background_run(notebook: LiveNotebo
     assert "KeyboardInterrupt" in notebook.run("run.result()").traceback
 
 
+def test_a_run_that_was_stopped_ends_the_tasks_that_await_it_and_not_the_kernel(
+    notebook: LiveNotebook,
+) -> None:
+    notebook.succeed("%%sky --background\nwhile True: time.sleep(0.01)")
+    notebook.succeed("run = _\nimport asyncio")
+    notebook.succeed("run.cancel()")
+    for waiting in ("await asyncio.gather(run, asyncio.sleep(0))", "await run"):
+        cell = notebook.run(waiting)
+        assert "RunStopped: ranks 0-1 stopped after" in cell.traceback
+    assert notebook.value("1 + 1") == 2
+
+
 def test_a_page_is_answered_while_a_cell_runs(
     notebook: LiveNotebook, gate: Callable[[], str], tmp_path: Path
 ) -> None:

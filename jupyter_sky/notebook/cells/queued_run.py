@@ -13,7 +13,7 @@ from typing import Any
 from IPython.display import DisplayHandle, display
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.errors import Interrupted, without_interrupts
 from jupyter_sky.notebook.cells.cluster_start import ClusterStart
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.background_run import BackgroundRun
@@ -109,10 +109,12 @@ class QueuedRun:
             self._update()
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
-        with contextlib.suppress(Exception):  # `_begun` raises it
-            if self._trouble is None:
-                yield from shielded(asyncio.wrap_future(self._start.future)).__await__()
-        return (yield from self._begun().__await__())
+        with without_interrupts():
+            with contextlib.suppress(Exception):  # `_begun` raises it
+                if self._trouble is None:
+                    yield from shielded(asyncio.wrap_future(self._start.future)).__await__()
+            run = self._begun()
+        return (yield from run.__await__())
 
     def __repr__(self) -> str:
         return repr(self._run) if self._run else f"<{self._title}: {self._state()}>"

@@ -15,7 +15,7 @@ from typing import Any
 from IPython import get_ipython
 from IPython.display import DisplayHandle
 
-from jupyter_sky.cluster.errors import heard_interrupts
+from jupyter_sky.cluster.errors import heard_interrupts, without_interrupts
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import RunNotice
 from jupyter_sky.formatting import format_count, format_list
@@ -46,8 +46,8 @@ def begun() -> list[BackgroundRun]:
 class BackgroundRun:
     """A run that continues while the notebook does other things.
 
-    Await it, or call its ``result()``; both raise the ranks' errors. Each display of it shows its
-    state and the end of its output, live.
+    Await it, or call its ``result()``; both raise the ranks' errors. If it was stopped, ``await``
+    raises `RunStopped`. Each display of it shows its state and the end of its output, live.
 
     Parameters
     ----------
@@ -183,7 +183,8 @@ class BackgroundRun:
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         # Cancelling a task that awaits it does not stop the run.
         yield from shielded(asyncio.wrap_future(self._future)).__await__()
-        return self._values()
+        with without_interrupts():
+            return self._values()
 
     def _values(self) -> dict[str, Any]:
         self.is_answered = True

@@ -167,6 +167,8 @@ def test_a_cell_in_the_background_waits_in_the_queue_and_the_notebook_does_not(
         meanwhile(notebook, "Out[7].cancel()", second)
         notebook.watch(second, lambda cell: "was stopped before it began>" in cell.shown[0])
         assert "stopped before it began" in notebook.run("Out[7].result()").sentence
+        awaiting = notebook.run("import asyncio\nawait asyncio.gather(Out[7], asyncio.sleep(0))")
+        assert "RunStopped: the run was stopped before it began" in awaiting.traceback
         assert "sky-queue" in queue()
         # The last one takes the cluster along.
         meanwhile(notebook, "Out[3].cancel()", cell)
