@@ -192,7 +192,7 @@ class Attempts:
                 run,
                 self.seconds_left(),
                 sending,
-                is_safe=cell.options.display == "safe",
+                display=cell.options.display,
             )
         except (Interrupted, TimedOut) as error:
             if run.finished and (advice := not_brought(self.cluster, cell.options.out)):

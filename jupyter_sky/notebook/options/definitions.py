@@ -262,7 +262,8 @@ class CellOptions:
     variable
         Names of environment variables, each with its value.
     display
-        Whether displays of ranks may use everything that a page can show.
+        Whether displays of ranks may use everything that a page can show; ``None`` for what the
+        settings say.
     in_names
         Empty for ``none``; None for the names that the cell reads.
     timeout, idle_timeout, patience, hang_after
@@ -318,7 +319,7 @@ class CellOptions:
     max_cost: float | None = None
     ranks: RankSelection = "all"
     stdout: RankSelection | Literal["none"] | None = None
-    display: Literal["rich", "safe"] = "rich"
+    display: Literal["rich", "safe"] | None = None
     in_names: tuple[str, ...] | None = None
     allow_large: bool = False
     out: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ def follow(
     timeout: float | None = None,
     sending: SendingLine | None = None,
     leaves_on_interrupt: Callable[[], bool] | None = None,
-    is_safe: bool = False,
+    display: str | None = None,
     asks_all: bool = False,
 ) -> None:
     """Follow a run, and render its output.
@@ -50,8 +50,9 @@ def follow(
     leaves_on_interrupt
         Returns after Ctrl-C whether to leave the run running; by default, whether the kernel is
         ending.
-    is_safe
-        Whether to display nothing that could run code in the page.
+    display
+        As of ``--display``: with ``"safe"``, nothing is displayed that could run code in the page;
+        by default as `%config Sky.display` says.
     asks_all
         Whether debugger commands initially go to all ranks.
 
@@ -67,6 +68,7 @@ def follow(
         If the output cannot be written for another reason, such as a full disk; as above.
     """
     strip = panels.strip(cluster, run.id)
+    is_safe = (display or panels.display) == "safe"
     renderer = Renderer(shell, run.task.show, is_safe, strip.show if strip.is_output else None)
     notices, hang = NoticeLine(shell, cluster.name), NoticeLine(shell, cluster.name)
 

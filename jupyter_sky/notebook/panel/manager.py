@@ -60,7 +60,7 @@ class PanelManager:
     shell
         The shell of the notebook.
     settings
-        Decide whether strips are shown, and whether they are open.
+        Decide whether strips are shown, whether they are open, and what ranks may display.
     """
 
     def __init__(self, shell: InteractiveShell, settings: Sky) -> None:
@@ -73,6 +73,11 @@ class PanelManager:
         self._clusters: dict[str, Cluster] = {}
         self._is_open = False
         self._answer: Answering = _no_answer
+
+    @property
+    def display(self) -> str:
+        """What ranks may display in the page, where nothing else is asked for."""
+        return str(self._settings.display)
 
     def answer_with(self, answer: Answering) -> None:
         """Set the function that answers questions of pages about a cluster."""

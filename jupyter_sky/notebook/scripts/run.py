@@ -254,8 +254,8 @@ def run_script(
         made = BackgroundRun(run, name, strip, _bind_nothing, options.timeout, then=next_one)
         made.begin()
         return made
-    is_safe = options.display == "safe"
-    follow(shell, session.panels, cluster, run, options.timeout, sending, is_safe=is_safe)
+    display = options.display
+    follow(shell, session.panels, cluster, run, options.timeout, sending, display=display)
     run.check()
     return run_script(shell, session, cluster, options, then) if then else None
 

@@ -181,6 +181,21 @@ def test_a_cell_shows_what_is_safe_and_says_what_is_not(pair: LiveNotebook) -> N
         pair.succeed("%config Sky.display = 'rich'")
 
 
+@pytest.mark.parametrize("command", ["%debug", "%sky debug --ranks head"])
+def test_a_debugger_shows_what_is_safe(pair: LiveNotebook, command: str) -> None:
+    pair.succeed("%config Sky.display = 'safe'")
+    try:
+        pair.run("%%sky --ranks head\nfrom IPython.display import HTML, display\n1 / 0")
+        cell = pair.start(command)
+        pair.answer("!display(HTML('<b onclick=alert(1)>bold</b>'))")
+        pair.answer("q")
+        shown = pair.finish(cell).data
+        assert "<b>bold</b>" in [each.get("text/html") for each in shown]
+        assert "onclick" not in str(shown)
+    finally:
+        pair.succeed("%config Sky.display = 'rich'")
+
+
 def test_a_rank_changes_no_display_of_the_notebook(pair: LiveNotebook) -> None:
     cell = pair.succeed(
         "from IPython.display import display\nhandle = display('mine', display_id='known')"

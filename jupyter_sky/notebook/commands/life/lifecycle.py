@@ -130,7 +130,6 @@ def attach(context: CommandContext, options: Namespace) -> None:
 def _follow_unseen(context: CommandContext, cluster: Cluster, run: RunHandle) -> None:
     """Show all output of another kernel's run, and bind its values."""
     print(f"{cluster.name}: {said_of_origin(run.task.title, cluster.shared)}")
-    is_safe = context.session.settings.display == "safe"
-    follow(context.shell, context.session.panels, cluster, run, is_safe=is_safe)
+    follow(context.shell, context.session.panels, cluster, run)
     values = select_requested(run.values(), run.task)
     bind(context.shell, cluster, run, values, gathered_names(run.task))
