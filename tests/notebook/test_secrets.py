@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.notebook.attached import attached_options
+from tests.notebook.conftest import Notebook
 from tests.notebook.kernels import LiveNotebook
 
 SECRET = "s3cret7oken"
@@ -44,6 +46,16 @@ def test_a_password_of_a_package_is_nowhere_to_be_read(
                 assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
     for process in psutil.process_iter(["cmdline"]):
         assert not any(SECRET in word for word in process.info["cmdline"] or ())
+
+
+def test_a_cell_that_is_run_again_has_the_token_of_now(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "of yesterday")
+    cell = "%%sky --nodes 1 --variable TOKEN\nimport os\nprint(os.environ['TOKEN'])"
+    assert notebook.run(cell) == "of yesterday\n"
+    monkeypatch.setenv("TOKEN", "of today")
+    assert notebook.run(cell) == "of today\n"
 
 
 def test_what_is_shown_of_an_image_has_no_password() -> None:

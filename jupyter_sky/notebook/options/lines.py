@@ -47,7 +47,6 @@ _ELSEWHERE = {
 """What commands of SkyPilot and other tools, which users may type by habit, are called here."""
 
 
-@lru_cache(maxsize=64)  # cells are run repeatedly, and argparse costs as much as a round trip
 def parse_cell(line: str, defaults: CellOptions = _NO_OPTIONS) -> CellOptions:
     """Parse a ``%%sky`` line.
 
@@ -65,8 +64,9 @@ def parse_cell(line: str, defaults: CellOptions = _NO_OPTIONS) -> CellOptions:
     HelpRequested
         The line has ``-h``.
     """
-    parser = Parser("%%sky", "run this cell on a cluster", CELL_OPTIONS)
-    return _cell_options(parser.read(_with_memory(_words(line))), defaults)
+    options = _parsed(line, defaults)
+    # The name of a variable stands for the value that it has now.
+    return _parsed.__wrapped__(line, defaults) if options.variable else options
 
 
 def parse_line(line: str) -> tuple[str, CellOptions | Namespace]:
@@ -143,6 +143,12 @@ def as_line(options: CellOptions) -> str:
         if argument.type is not None:
             words.append(shlex.quote(argument.type.write(value)))
     return " ".join(words)
+
+
+@lru_cache(maxsize=64)  # cells are run repeatedly, and argparse costs as much as a round trip
+def _parsed(line: str, defaults: CellOptions) -> CellOptions:
+    parser = Parser("%%sky", "run this cell on a cluster", CELL_OPTIONS)
+    return _cell_options(parser.read(_with_memory(_words(line))), defaults)
 
 
 def _cell_options(values: Mapping[str, Any], defaults: CellOptions = _NO_OPTIONS) -> CellOptions:
