@@ -99,6 +99,7 @@ class BackgroundRun:
         self._output = PlainOutput(run.task.show)
         self._notices: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._handles: list[DisplayHandle] = []
+        self._has_strip = not strip.is_output  # what a terminal shows has no place in a cell
         # A page finds its output by this, once JupyterLab no longer knows it as this display.
         self._metadata = {"jupyter_sky": {"background": run.id}}
         self._throttle = Throttle(
@@ -195,7 +196,7 @@ class BackgroundRun:
 
     def show_at(self, handle: DisplayHandle) -> None:
         """Show its strip, and the end of its output in place of a display."""
-        self._strip.show()
+        self._show_strip()
         self._handles.append(handle)
         self._update()
 
@@ -207,10 +208,16 @@ class BackgroundRun:
             # A terminal cannot replace its output: each update would be printed below.
             print("\n".join(self._lines()))
             return
-        self._strip.show()
+        self._show_strip()
         handle = DisplayHandle()
         handle.display(self._bundle(), raw=True, metadata=self._metadata)
         self._handles.append(handle)
+
+    def _show_strip(self) -> None:
+        self._strip.show()
+        self._has_strip = True
+        if self.done:
+            self._strip.finish()
 
     # In the background thread
 
@@ -281,7 +288,8 @@ class BackgroundRun:
 
     def _show_end(self) -> None:
         self._update()
-        self._strip.finish()
+        if self._has_strip:  # else it would appear in whichever cell is running
+            self._strip.finish()
 
     def _update(self) -> None:
         for handle in self._handles:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -136,6 +136,20 @@ def test_a_background_run_has_one_with_its_output_below(notebook: LiveNotebook) 
     again = notebook.succeed("run = _\nrun.result()\nrun")
     assert states(again)[-1] == "ok"
     assert again.shown == ["in the background"]
+
+
+def test_a_background_run_that_is_kept_has_one_only_where_it_is_displayed(
+    opened: Callable[..., LiveNotebook],
+) -> None:
+    notebook = opened()
+    first = notebook.succeed("%%sky --nodes 1 --plugin none\npass")
+    kept = "run = get_ipython().run_cell_magic('sky', '--background', 'pass')\nrun.result()"
+    begun = notebook.finish(notebook.start(kept), first)
+    other = notebook.finish(notebook.start("print('of the notebook')"), first, begun)
+    assert [cell.order.count("strip") for cell in (first, begun, other)] == [1, 0, 0]
+    displayed = notebook.succeed("run")
+    assert displayed.order.count("strip") == 1
+    assert states(displayed)[-1] == "ok"
 
 
 def test_a_run_that_waits_says_so_and_can_be_stopped(
