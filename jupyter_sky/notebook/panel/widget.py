@@ -160,15 +160,26 @@ class Panel(anywidget.AnyWidget):
 
     def _refresh(self) -> None:
         with self._lock:
-            run, rank = self._selected or (None, None)
-            snapshot = self._source.snapshot(rank)
+            selected = self._selected
+            run, rank = selected or (None, None)
+            has_output = True
+            try:
+                snapshot = self._source.snapshot(rank)
+            except SkyError:  # the node of that rank does not answer: the others go on
+                snapshot, has_output = self._source.snapshot(None), False
             if snapshot["run"] is None or snapshot["run"]["id"] != run:
                 rank = None
+                if self._selected is selected:
+                    self._selected = None
             self._throttle.interval = max(INTERVAL, len(snapshot["ranks"]) / RANKS_A_SECOND)
             with self.hold_sync():
-                self._send_parts(snapshot, rank)
+                self._send_parts(snapshot)
+                if rank is None:
+                    self._send_output(None, shortened(""))
+                elif has_output:
+                    self._send_output(rank, shortened(snapshot["output"]["text"]))
 
-    def _send_parts(self, snapshot: Snapshot, selected: int | None) -> None:
+    def _send_parts(self, snapshot: Snapshot) -> None:
         parts: dict[str, dict[str, Any]] = {}
         for at, rank in enumerate(snapshot["ranks"]):
             parts[f"rank_{at}"] = {name: part for name, part in rank.items() if name not in _USE}
@@ -184,8 +195,6 @@ class Panel(anywidget.AnyWidget):
         self.set_trait("sent_bytes", snapshot["sent_bytes"])
         self.set_trait("nodes", snapshot["nodes"])
         self.set_trait("curves", snapshot["curves"])
-        text = "" if selected is None else snapshot["output"]["text"]
-        self._send_output(selected, shortened(text))
 
     def _send_output(self, rank: int | None, lines: list[str]) -> None:
         before = self.output["lines"] if self.output["rank"] == rank else []

@@ -11,6 +11,7 @@ from typing import Any
 from comm.base_comm import BaseComm
 
 from jupyter_sky.cluster.snapshot import Snapshot
+from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.panel.widget import Panel
 from tests.paths import ROOT
 
@@ -50,6 +51,7 @@ class Bench:
         self.shown = shown
         self.asked: list[int | None] = []
         self.stops = 0
+        self.unreachable: int | None = None
         self.answers: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {}
         self.now = 0.0
         self.due: list[tuple[float, Callable[[], None]]] = []
@@ -57,6 +59,8 @@ class Bench:
 
     def snapshot(self, rank: int | None) -> Snapshot:
         self.asked.append(rank)
+        if rank is not None and rank == self.unreachable:
+            raise SkyError(f"rank {rank} does not answer.")
         return self.shown
 
     def stop(self) -> None:

@@ -113,6 +113,30 @@ def test_a_chosen_rank_is_asked_for(bench: Bench) -> None:
     assert bench.asked[-1] is None
 
 
+def test_a_chosen_rank_is_not_asked_for_after_its_run(bench: Bench) -> None:
+    bench.say({"kind": "select", "run": "r1", "rank": 3})
+    bench.wait()
+    bench.shown = changed(bench.shown, run={"id": "r2"})
+    bench.panel.update()
+    bench.wait()
+    bench.panel.update()
+    bench.wait()
+    assert bench.asked[-1] is None
+    assert merged(bench.states)["output"]["rank"] is None
+
+
+def test_a_chosen_rank_that_does_not_answer_stops_no_other(bench: Bench) -> None:
+    bench.say({"kind": "select", "run": "r1", "rank": 3})
+    bench.wait()
+    before = output(bench.states)
+    bench.unreachable = 3
+    bench.shown = changed(bench.shown, rank_2={"line": "next"}, output={"text": "of another"})
+    bench.panel.update()
+    bench.wait()
+    assert merged(bench.states)["use_2"]["line"] == "next"
+    assert output(bench.states) == before
+
+
 def test_stop_reaches_the_run_that_was_meant(bench: Bench) -> None:
     bench.say({"kind": "stop", "run": "an earlier one"})
     assert bench.stops == 0
