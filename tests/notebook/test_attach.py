@@ -259,3 +259,16 @@ def test_what_an_ended_kernel_was_still_owed_is_said(
     notebook.restart()
     notebook.succeed("%load_ext jupyter_sky")
     assert notebook.succeed("%sky attach").stderr == ""
+
+
+def test_end_in_the_sidebar_ends_no_other_cluster_of_that_name(
+    opened: Callable[..., LiveNotebook],
+) -> None:
+    first, second = opened("first"), opened("second")
+    cell = first.succeed("%%sky --cluster same --nodes 1 --plugin none\npass")
+    second.succeed("%sky attach same\n%sky down same")
+    second.succeed("%%sky --cluster same --nodes 1 --plugin none\nkept = 1")
+    end = {"action": "down", "cluster": cell.snapshot["cluster"]["id"]}
+    assert "another of its name was started" in first.fail_action(end)
+    assert second.succeed("%%sky --cluster same\nprint(kept)").stdout == "1\n"
+    second.succeed("%sky down same")

@@ -9,6 +9,7 @@ from typing import Literal, NotRequired, TypedDict
 from jupyter_sky.api import pools_up
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.commands.control import (
     interrupt_run,
@@ -130,6 +131,7 @@ class SidebarActions:
                 return stop_cluster(self._session, cluster, lambda lost: None)
             case {"action": "down"}:
                 _check_not_of_pool(cluster, "down")
+                _check_has_its_name(cluster)
                 return self._session.down(cluster.name)
         raise UsageError(f"this version of jupyter_sky does not know {request.get('action')!r}.")
 
@@ -152,6 +154,16 @@ def _record(cluster: Cluster, run: str) -> str:
 
 def _answer(cluster: Cluster, question: object) -> str:
     return json.dumps(answer(cluster, question if isinstance(question, dict) else {}))
+
+
+def _check_has_its_name(cluster: Cluster) -> None:
+    """Refuse a cluster that has ended, if another one was started under its name."""
+    row = registry.find(cluster.name)
+    if row and row.id != cluster.id:
+        raise SkyError(
+            f"this cluster {cluster.name} has ended, and another of its name was started: end "
+            "that one at its own card, if you mean it."
+        )
 
 
 def _check_not_of_pool(cluster: Cluster, action: str) -> None:
