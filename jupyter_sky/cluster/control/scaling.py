@@ -75,8 +75,7 @@ async def scale(
             raise SkyError("another notebook has changed its nodes meanwhile: try again.")
         if nodes < len(controller.state.nodes):
             return await uninterrupted(_shrink(controller, nodes, provider))
-        async with kept_up(controller):  # machines may take longer to join than nodes may be idle
-            await grow(controller, replace(controller.spec, nodes=nodes), provider, progress)
+        await grow(controller, replace(controller.spec, nodes=nodes), provider, progress)
         return []
 
 
@@ -112,17 +111,18 @@ async def grow(
         [node for connection in lost for node in connection.machine.nodes],
         (await there[0].request("authority"))["authority"],
     )
-    growth = await provider.add_nodes(running, progress)
-    expansion = _Expansion(controller, provider, growth, lost)
-    try:
-        await expansion.join(progress)
-        await expansion.commit(spec)
-    except BaseException as error:
-        trouble = expansion.trouble  # of the new nodes, before they are ended
-        await expansion.roll_back()
-        if isinstance(error, OSError):
-            raise SkyError(f"a new node does not answer: {error}") from None
-        raise trouble or error from None
+    async with kept_up(controller):  # machines may take longer to join than nodes may be idle
+        growth = await provider.add_nodes(running, progress)
+        expansion = _Expansion(controller, provider, growth, lost)
+        try:
+            await expansion.join(progress)
+            await expansion.commit(spec)
+        except BaseException as error:
+            trouble = expansion.trouble  # of the new nodes, before they are ended
+            await expansion.roll_back()
+            if isinstance(error, OSError):
+                raise SkyError(f"a new node does not answer: {error}") from None
+            raise trouble or error from None
 
 
 class _Expansion(ConnectionListener):

@@ -26,6 +26,7 @@ from jupyter_sky.cluster.inventory import registry, turns
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.scaling import AddedNodes
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.events import RankExited
@@ -78,6 +79,21 @@ def test_who_comes_while_a_node_is_lost_takes_nothing_away(new, visits: bool) ->
     agent.wait()
     with pytest.raises(sky.SkyError, match="has lost a node, which the notebook that uses it"):
         Cluster.attach(row, Local(), RuntimeEnv(life={}), visits=visits)
+    assert_is_whole(cells, 2, keep=[0, None], framework=False)
+
+
+def test_a_cluster_that_waits_for_a_replacement_is_not_idle(new, monkeypatch) -> None:
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True, idle_timeout=6)
+    prepare(cells)
+    add = Local.add_nodes
+
+    async def add_late(*asked: Any) -> AddedNodes:
+        """Take as long as a queue does."""
+        await asyncio.sleep(9)
+        return await add(*asked)
+
+    monkeypatch.setattr(Local, "add_nodes", add_late)
+    lose_node(cells, 1)
     assert_is_whole(cells, 2, keep=[0, None], framework=False)
 
 
