@@ -111,6 +111,13 @@ def first_ranks(cluster: Cluster, ranks: Sequence[int]) -> tuple[int, ...]:
     return tuple(min(here) for here in nodes if here)
 
 
+def on_nodes_of(cluster: Cluster, ranks: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
+    """Return those of these ranks that are on a node of one of the others."""
+    nodes = [set(node.ranks) for node in cluster.state.nodes]
+    there = {rank for node in nodes if not node.isdisjoint(others) for rank in node}
+    return tuple(rank for rank in ranks if rank in there)
+
+
 def check_names(
     names: Sequence[str], namespace: Mapping[str, Any], option: str, cluster: Cluster | None
 ) -> None:

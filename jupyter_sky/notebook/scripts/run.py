@@ -26,7 +26,7 @@ from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.project.sending import send_ahead
 from jupyter_sky.notebook.scripts.task_file import TaskFile
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.notebook.validation import choose_ranks, first_ranks, shown_ranks
+from jupyter_sky.notebook.validation import choose_ranks, first_ranks, on_nodes_of, shown_ranks
 from jupyter_sky.serialization.folders import FolderContent, read_folder
 from jupyter_sky.transport.protocol.messages import Script
 
@@ -287,7 +287,7 @@ def _task(
         # Without names: of the notebook's process, scripts need what it has set since.
         update=cluster.sync.update((), shell.user_ns, ranks),
         blobs=blobs,
-        show=tuple(rank for rank in ranks if rank in shown),
+        show=on_nodes_of(cluster, ranks, shown),
         title=without_secrets(script.title),
         program=program_words(shell),
     )
