@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,12 @@ from tests.notebook.panel.bench import Bench, Page, Wire
 from tests.notebook.panel.samples import snapshot
 from tests.paths import ROOT
 
-CHROMIUM_ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+CHROMIUM_ARGUMENTS = ["--no-sandbox", "--disable-gpu"]
+
+# Playwright has Chromium draw into files below /tmp, as containers have little shared memory. Where
+# there is enough, no page waits for a disk that other tests keep busy.
+_ON_DISK = "--disable-dev-shm-usage"
+_ENOUGH = 2 * 2**30  # bytes
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +70,16 @@ def browser() -> Iterator[Any]:
 def launch(playwright: Any) -> Any:
     """Start Chromium."""
     return playwright.chromium.launch(
-        executable_path=steady_chromium.__file__, args=CHROMIUM_ARGUMENTS
+        executable_path=steady_chromium.__file__,
+        args=CHROMIUM_ARGUMENTS,
+        ignore_default_args=[_ON_DISK] if _shared_memory() >= _ENOUGH else None,
     )
+
+
+def _shared_memory() -> int:
+    with suppress(OSError):
+        return shutil.disk_usage("/dev/shm").free
+    return 0
 
 
 @pytest.fixture
