@@ -46,7 +46,11 @@ _WITH_TEXT = (
 def item_label(key: Any) -> str | None:
     """Return how an item is told from others, like ``['x']``; ``None`` for keys of other kinds."""
     parts = key if type(key) is tuple else (key,)
-    return f"[{key!r}]" if all(isinstance(part, _WITH_TEXT) for part in parts) else None
+    if not all(isinstance(part, _WITH_TEXT) for part in parts):
+        return None
+    # A key of NumPy finds the same as the one of Python that it equals, which code names.
+    parts = tuple(part.item() if type(part).__module__ == "numpy" else part for part in parts)
+    return f"[{parts if type(key) is tuple else parts[0]!r}]"
 
 
 def attribute_label(name: str) -> str:

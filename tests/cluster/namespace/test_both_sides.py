@@ -512,3 +512,12 @@ def test_arrays_that_are_made_while_they_are_sent_are_not_taken_for_each_other(n
     notebook.here("tables[0].value = 10")
     asked = notebook.ask("[int(each.rows[0]) for each in tables.values()]")
     assert asked == [[10, 50, 50, 50]] * 4
+
+
+def test_a_key_of_numpy_is_the_key_that_it_equals(notebook) -> None:
+    notebook.here(
+        "import numpy\nby = {}\nfor key in numpy.array([0, 1]): by[key] = by[key, 'a'] = 0"
+    )
+    notebook.there("by[0] = by[1] = by[0, 'a'] = by[1, 'a'] = 5")
+    notebook.here("by[0] = by[0, 'a'] = 0")
+    assert notebook.ask("[*by.values()]") == [[0, 0, 5, 5]] * 4
