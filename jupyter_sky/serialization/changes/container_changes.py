@@ -36,7 +36,7 @@ Contents = Mapping[int, Mapping[str, str]]
 _MAX_PARTS = 1000  # in a value, above which it is sent as a whole
 DICTIONARIES = (dict, OrderedDict, defaultdict, Counter)
 _WITH_LENGTH: tuple[type, ...] = (tuple, list, set, *DICTIONARIES)
-LENGTH, ORDER = " length", " order"
+LENGTH, ORDER, REST = " length", " order", " rest"
 _BY_PLACE = " by place"  # known by where it is: another one may be there (see `places`)
 
 # What tells that pickle writes an object of a class in its usual way, and what tells that not.
@@ -98,6 +98,10 @@ def _contents(
             each[LENGTH] = str(len(container))
         elif type(container) is not set:
             each[ORDER] = blobs.digest("".join(parts).encode(errors="replace"))
+        if is_frame:
+            each[REST] = digest(frames.rest_of(container), True)
+        elif type(container) is defaultdict:
+            each[REST] = digest(container.default_factory, False)
         if not is_referable(container):
             each[_BY_PLACE] = ""
         found[numbers[identity]] = each

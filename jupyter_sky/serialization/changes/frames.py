@@ -26,3 +26,16 @@ def is_pandas(obj: Any) -> bool:
 def parts_of(frame: Any) -> dict[str | None, Any]:
     """Return the columns of a frame and its index, by their labels."""
     return {ROWS: frame.index, **{item_label(name): frame[name].array for name in frame.columns}}
+
+
+def rest_of(frame: Any) -> tuple[Any, ...]:
+    """Return what belongs to a frame besides its columns and its index."""
+    return frame.attrs, *frame.columns.names
+
+
+def set_rest(frame: Any, other: Any) -> None:
+    """Give a frame what belongs to another one besides its columns and its index."""
+    frame.attrs = other.attrs
+    if frame.columns.nlevels == other.columns.nlevels:
+        # Other frames may have the same index of columns, which stays as it is.
+        frame.columns = frame.columns.set_names(other.columns.names)

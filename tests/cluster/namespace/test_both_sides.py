@@ -521,3 +521,18 @@ def test_a_key_of_numpy_is_the_key_that_it_equals(notebook) -> None:
     notebook.there("by[0] = by[1] = by[0, 'a'] = by[1, 'a'] = 5")
     notebook.here("by[0] = by[0, 'a'] = 0")
     assert notebook.ask("[*by.values()]") == [[0, 0, 5, 5]] * 4
+
+
+def test_what_belongs_to_a_container_but_is_no_part_of_it(notebook) -> None:
+    notebook.here(
+        "import pandas\nfrom collections import defaultdict\n"
+        "table = pandas.DataFrame({'a': [1, 2]})\n"
+        "table.columns.name = 'letters'\n"
+        "other, by = table[['a']], defaultdict(int, a=0)"
+    )
+    notebook.there("table.loc[0, 'a'] = by['a'] = 5; other")
+    notebook.here(
+        "exec('table.attrs.update(unit=1); table.columns.name = None; by.default_factory = list')"
+    )
+    asked = "table.attrs, table.columns.name, table['a'].tolist(), by['a'], by['b']"
+    assert notebook.ask(asked) == [({"unit": 1}, None, [5, 2], 5, [])] * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
 
@@ -11,9 +12,10 @@ from jupyter_sky.serialization.changes.container_changes import (
     DICTIONARIES,
     LENGTH,
     ORDER,
+    REST,
     parts_of,
 )
-from jupyter_sky.serialization.changes.frames import is_frame
+from jupyter_sky.serialization.changes.frames import is_frame, set_rest
 from jupyter_sky.serialization.object_tokens.kinds import SCALARS
 from jupyter_sky.serialization.reducers.cached_properties import cached_properties
 
@@ -71,6 +73,8 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> list[tup
     if ORDER in changes and own.keys() == others.keys():
         for key in others:
             own[key] = own.pop(key)
+    if type(received) is defaultdict and is_changed(REST):
+        present.default_factory = received.default_factory
     return [(own, key) for key in changed]
 
 
@@ -121,3 +125,5 @@ def _change_frame(present: Any, received: Any, changes: Collection[str]) -> None
             for position, name in enumerate(received.columns):
                 if present.columns[position] != name:
                     present.insert(position, name, present.pop(name))
+        if REST in changes:
+            set_rest(present, received)
