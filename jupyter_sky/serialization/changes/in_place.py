@@ -22,7 +22,6 @@ from typing import Any
 
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.object_tokens.kinds import is_mutable, is_plain
-from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.serialization.reducers.by_type import reduce
 
 _CONTAINERS = (list, dict, set, bytearray, deque, OrderedDict, defaultdict, Counter)
@@ -254,7 +253,7 @@ def _is_same(own: Any, copy: Any, links: Links) -> bool:
             pickling.dump_linked([own], links.own),
             pickling.dump_linked([copy], links.copies),
         )
-        if _bytes(here) == _bytes(there):
+        if here.stream == there.stream and here.buffers == there.buffers:
             # Then the objects in them are alike too, pair by pair.
             places = dict(here.memo.values())
             links.alike.update(
@@ -266,10 +265,6 @@ def _is_same(own: Any, copy: Any, links: Links) -> bool:
             )
             return True
     return False
-
-
-def _bytes(pickled: Pickled) -> tuple[Any, ...]:
-    return pickled.stream, *map(bytes, pickled.buffers)
 
 
 # Other objects
