@@ -1,11 +1,16 @@
-"""Names in texts that are evaluated: ``df.query("age > @limit")`` and ``exec("b = a + 1")``."""
+"""Names in texts that are evaluated: ``df.query("age > @limit")`` and ``exec("b = a + 1")``.
+
+Where any word may be a column, as in ``df.eval("a + b")``, only names after ``@`` are found: others
+may stand for something large in the notebook that has nothing to do with it.
+"""
 
 from __future__ import annotations
 
 import ast
+import dis
 import re
 import symtable
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import CodeType
 
@@ -14,6 +19,11 @@ from jupyter_sky.analysis.program_symbols import program_symbols
 
 _FUNCTIONS = {"query", "eval"}
 _NAME = re.compile(r"@([^\W\d]\w*)")
+_EXPRESSIONS = {("pd", "eval"), ("pandas", "eval"), ("ne", "evaluate"), ("numexpr", "evaluate")}
+_SQL = {("duckdb", "sql"), ("duckdb", "query"), ("duckdb", "execute")}
+_METHODS = {method for _, method in _EXPRESSIONS | _SQL}
+_TABLE = r"[^\W\d]\w*(?:\s+as\s+\w+)?"
+_TABLES = re.compile(rf"\b(?:from|join)\s+({_TABLE}(?:\s*,\s*{_TABLE})*)", re.IGNORECASE)
 
 
 def put_query_names(nodes: Iterable[ast.AST]) -> bool:
@@ -41,10 +51,13 @@ def put_query_names(nodes: Iterable[ast.AST]) -> bool:
             ) if names := _read_by(text, mode):
                 call.args = [Embedded([ast.Name(name, ast.Load()) for name in names])]
                 is_changed = True
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr=method)) if find := (
+                _finder(of, method)
+            ):
+                _put_names(call, find)
+                is_changed = True
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _FUNCTIONS:
-                call.args = [_named(each) for each in call.args]
-                for keyword in call.keywords:
-                    keyword.value = _named(keyword.value)
+                _put_names(call, _NAME.findall)
                 is_changed = True
     return is_changed
 
@@ -61,14 +74,46 @@ def named_in_queries(code: CodeType) -> frozenset[str]:
     texts = [each for each in code.co_consts if isinstance(each, str)]
     if not _FUNCTIONS.isdisjoint(code.co_names):
         found.update(*map(_NAME.findall, texts))
+    if not _METHODS.isdisjoint(code.co_names):
+        found.update(*(find(text) for find, text in _evaluated(code)))
     own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     inner = [named_in_queries(each) for each in code.co_consts if isinstance(each, CodeType)]
     return frozenset(found.union(*inner) - own)
 
 
-def _named(argument: ast.expr) -> ast.expr:
+def _finder(of: str, method: str) -> Callable[[str], list[str]] | None:
+    """Return what finds the names in a text that a function evaluates, of which any is a name."""
+    if (of, method) in _EXPRESSIONS:
+        return lambda text: _read_by(text, "exec")
+    return _tables_in if (of, method) in _SQL else None
+
+
+def _tables_in(query: str) -> list[str]:
+    tables = [each for found in _TABLES.findall(query) for each in found.split(",")]
+    return [each.split()[0] for each in tables]
+
+
+def _evaluated(code: CodeType) -> Iterator[tuple[Callable[[str], list[str]], str]]:
+    """Yield the texts that such functions evaluate, each with what finds the names in it."""
+    of, find = "", None
+    for each in dis.get_instructions(code):
+        if each.opname.startswith(("LOAD_GLOBAL", "LOAD_FAST")):
+            of, find = each.argval, None
+        elif each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            find = _finder(of, each.argval)
+        elif find and each.opname == "LOAD_CONST" and isinstance(each.argval, str):
+            yield find, each.argval
+
+
+def _put_names(call: ast.Call, find: Callable[[str], list[str]]) -> None:
+    call.args = [_named(each, find) for each in call.args]
+    for keyword in call.keywords:
+        keyword.value = _named(keyword.value, find)
+
+
+def _named(argument: ast.expr, find: Callable[[str], list[str]]) -> ast.expr:
     text = argument.value if isinstance(argument, ast.Constant) else None
-    names = _NAME.findall(text) if isinstance(text, str) else []
+    names = find(text) if isinstance(text, str) else []
     return Embedded([ast.Name(name, ast.Load()) for name in names]) if names else argument
 
 

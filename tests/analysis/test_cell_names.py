@@ -175,6 +175,14 @@ CASES = {
     "n = 1; df.eval(expr='a = @n + @m', inplace=True)": ("df m", "n"),
     "def f(k): return df.query('a in @k and b in @ks')\nf(1)": ("df ks", "f"),
     "@wrap\ndef f(): return x.split('@at')": ("wrap x", "f"),
+    "pd.eval('a + b.c > 1'); pd.eval(expr='c = d\\ne = f', target=g)": ("pd a b d f g", ""),
+    "def f(a): return pandas.eval('a + b')\nf": ("pandas b", "f"),
+    "ne.evaluate('a + b'); numexpr.evaluate('c')": ("ne numexpr a b c", ""),
+    "df.eval('a + b'); pd.eval('a +'); pd.eval(text)": ("df pd text", ""),
+    # DuckDB
+    "duckdb.sql('select a, b from x as t, y join z using (a) where c')": ("duckdb x y z", ""),
+    "duckdb.query('SELECT 1 FROM x'); duckdb.sql(f'from {x}')": ("duckdb x", ""),
+    "rows.sql('select * from x')": ("rows", ""),
     # IPython
     "!ls {path}/$name.txt $1 $$HOME": ("path name", ""),
     "!awk '{print $1}' {": ("", ""),

@@ -545,6 +545,11 @@ def test_a_function_uses_the_names_in_its_queries(notebook: Any) -> None:
     cell = "def f(df, k):\n  df.pop('@no')\n  return lambda: df.query(f'a > @b and c in @k')"
     assert dump(notebook(cell)["f"]).needs == {"b"}
     assert dump(notebook("def g(df): return df.loc['@b']")["g"]).needs == frozenset()
+    cell = (
+        "def h(a):\n  import pandas as pd\n"
+        "  return pd.eval('a + b'), duckdb.sql('select d from c'), df.eval('e')"
+    )
+    assert dump(notebook(cell)["h"]).needs == {"b", "c", "df", "duckdb"}
 
 
 def test_a_function_of_a_module_is_imported() -> None:
