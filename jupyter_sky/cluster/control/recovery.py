@@ -265,7 +265,9 @@ async def _replace(controller: Controller, lost: list[Connection], names: str) -
 
     machines = [connection.machine for connection in lost]
     removed = await asyncio.gather(*map(_remove, lost))
+    known = len(controller.warnings)
     await scaling.grow(controller, controller.spec, provider, progress, lost)
+    controller.untold += controller.warnings[known:]
     # A host that replaced itself has ended its previous agent.
     there = {node.host for node in controller.state.nodes}
     left = [

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -31,6 +32,8 @@ class VolumesOwner(Protocol):
     spec: ClusterSpec
     runtime_env: RuntimeEnv
     provider: Provider
+    warnings: tuple[str, ...]
+    untold: list[str]
 
     @property
     def connections(self) -> Sequence[Connection]:
@@ -38,6 +41,9 @@ class VolumesOwner(Protocol):
 
     def warn(self, sentences: Iterable[str]) -> None:
         """Add warnings for the user."""
+
+    def notify(self, text: str) -> None:
+        """Tell the user where a run goes on."""
 
 
 _tasks: WeakKeyDictionary[VolumesOwner, asyncio.Task[None]] = WeakKeyDictionary()
@@ -73,16 +79,25 @@ async def _renew(controller: VolumesOwner) -> None:
                     controller.connections,
                     controller.spec.volumes,
                     controller.provider,
-                    controller.warn,
+                    partial(_tell, controller),
                 )
         except Exception as error:  # of whatever asks the cloud: without it, nodes lose access
             failed += 1
             if failed == _TOLD_AFTER:
-                controller.warn([f"the credentials of volumes cannot be renewed: {error}"])
+                _tell(controller, [f"the credentials of volumes cannot be renewed: {error}"])
             at = time.time() + _AGAIN_AFTER
         else:
             failed = 0
         controller.runtime_env = replace(controller.runtime_env, renew_at=at)
+
+
+def _tell(controller: VolumesOwner, sentences: Iterable[str]) -> None:
+    """Tell the user, who waits for no warnings now, in the cells that run and in the next one."""
+    new = [each for each in sentences if each not in controller.warnings]
+    controller.warn(new)
+    controller.untold += new
+    for each in new:
+        controller.notify(each)
 
 
 def _is_used(controller: VolumesOwner) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from tests.lab import Lab
@@ -81,6 +83,26 @@ def test_what_other_nodes_have_written_is_told_where_one_is_lost(
     assert bucket.get("data/late") == b"kept"
     lost = "what ranks of lab2 have written to volumes may not be there: the agent of lab2 ended"
     assert lost in cell.stderr
+
+
+def test_what_a_node_says_that_took_the_place_of_another_is_told(
+    lab: Lab, bucket: Buckets, over_ssh: LiveNotebook
+) -> None:
+    over_ssh.succeed("%config Sky.plugin = 'none'")
+    over_ssh.succeed(
+        "%sky up --hosts lab1,lab2 --replace --cluster data --volume s3://photos/data:~/data"
+    )
+    bucket.client.put_bucket_policy(Bucket=bucket.name, Policy=_DENY)
+    over_ssh.succeed(
+        "%%sky --ranks 1\nimport os\nopen(os.path.expanduser('~/data/late'), 'w').write('kept')"
+    )
+    for process in lab.hosts[1].processes("jupyter_sky.node"):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    over_ssh.run("%%sky\npass")  # it may not know yet
+    cell = over_ssh.succeed("%%sky\npass")
+    assert (lab.hosts[1].home / "data.left-1" / "late").read_text() == "kept"
+    assert "data.left-1 now: late" in f"{cell.shown} {cell.stderr}"
 
 
 _DENY = """{"Version": "2012-10-17", "Statement": [
