@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from jupyter_sky.cluster.control.shutdown import origin
 from jupyter_sky.cluster.inventory import owed_ends, stops, turns
 from jupyter_sky.cluster.network import peer_checks
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.errors import RESTARTS_TOO, RUN_AGAIN, GroupBroken, NoConnection, SkyError
 from jupyter_sky.formatting import format_duration, format_ranks
 from jupyter_sky.providers.scaling import Scalable
@@ -204,10 +206,19 @@ def outcome_not_kept(connection: Connection) -> SkyError:
     )
 
 
-def record_agent_loss(controller: Controller, connection: Connection) -> bool:
+def record_agent_loss(controller: Controller, connection: Connection, runs: Sequence[str]) -> bool:
     """Record the loss of an agent: of its ranks if they can be replaced, else of the cluster.
 
     The cluster is not lost either if another notebook has removed the node.
+
+    Parameters
+    ----------
+    controller
+        The cluster.
+    connection
+        The connection to the agent.
+    runs
+        The runs that were sent to its nodes; they are stopped if the cluster is lost.
 
     Returns
     -------
@@ -228,6 +239,12 @@ def record_agent_loss(controller: Controller, connection: Connection) -> bool:
         f"{RUN_AGAIN}{_advice(controller)}.",
         _hosts([connection]),
     )
+    if not controller.visits:
+        # The other nodes would wait for the lost one for as long as a collective may take.
+        there = [each for each in controller.connections if not each.is_over]
+        for each, run in itertools.product(there, runs):
+            deadline = controller.timeouts.stop
+            controller.spawn(request_quietly(each, "interrupt", run=run, deadline=deadline))
     return False
 
 

@@ -366,7 +366,8 @@ class Scheduler(ClusterListener):
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Replace the node, or end the runs with the cluster."""
-        if recovery.record_agent_loss(self.controller, connection):
+        sent = [run.id for run in self._runs.values() if run.sent]
+        if recovery.record_agent_loss(self.controller, connection, sent):
             self.controller.spawn(self._make_whole_in_turn())
 
     def on_end(self, trouble: SkyError) -> bool:

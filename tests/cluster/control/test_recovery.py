@@ -201,6 +201,23 @@ def test_without_the_option_the_sentence_says_what_can_be_done(new) -> None:
         cells.run("pass")
 
 
+def test_what_runs_on_other_nodes_is_stopped_with_the_cluster(new, tmp_path: Path) -> None:
+    cells = new(nodes=2, framework=False, provider=Local(machines=2))
+    run = cells.start(
+        "import os, pathlib, time\n"
+        f"folder = pathlib.Path('{tmp_path}')\n"
+        "try:\n    (folder / str(os.getpid())).touch()\n    time.sleep(600)\n"
+        "finally:\n    (folder / f'stopped-{os.getpid()}').touch()"
+    )
+    until(lambda: len(list(tmp_path.iterdir())) == 2)
+    cells.cluster.log(1)  # its agent has answered what it was asked before
+    kill_agent(cells, 1)
+    run.follow(lambda event: None)
+    with pytest.raises(sky.ClusterLost, match=_LOST):
+        run.values()
+    until((tmp_path / f"stopped-{cells.cluster.state.ranks[0].pid}").exists)
+
+
 def test_who_attaches_while_a_node_is_lost_replaces_none_without_the_option(
     new, monkeypatch
 ) -> None:
