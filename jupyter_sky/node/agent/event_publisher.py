@@ -8,6 +8,7 @@ from typing import cast
 from jupyter_sky.node.agent.client_session import ClientSessions
 from jupyter_sky.node.agent.idle import IdleTimer
 from jupyter_sky.node.agent.journal import Journal
+from jupyter_sky.node.blobs.partial_blob import drop_unfinished
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.blobs.packed import Packed
@@ -70,7 +71,7 @@ class EventPublisher:
         if message["event"] in ("rank_done", "told") and message.get("values"):
             self._adopt_blobs(message["values"])
         if message["event"] == "rank_exited" and message["pid"]:
-            self._store.drop_unfinished(message["pid"])
+            drop_unfinished(self._store.folder, message["pid"])
         self._journal.append(message, logged)
         self._sessions.pump(is_urgent)
         if message["event"] in ("rank_done", "rank_exited"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
@@ -87,6 +88,13 @@ def replace_by_link(path: Path, target: Path) -> None:
 def new_part(folder: Path, writer: int | None = None) -> Path:
     """Return a new name for what a process, by default this one, writes among blobs.
 
-    The agent removes what a rank had not finished when it ended (`BlobStore.drop_unfinished`).
+    What it had not finished when it ended is removed by who notices that (`drop_unfinished`).
     """
     return folder / f"{writer or os.getpid()}-{uuid.uuid4().hex}.part"
+
+
+def drop_unfinished(folder: Path, writer: int) -> None:
+    """Remove what a process was writing among blobs when it ended."""
+    with contextlib.suppress(OSError):  # no descriptor left to look with
+        for part in folder.glob(f"{writer}-*.part"):
+            part.unlink(missing_ok=True)

@@ -230,12 +230,6 @@ class BlobStore:
         self._uncount(key)
         self._used.pop(key, None)
 
-    def drop_unfinished(self, pid: int) -> None:
-        """Remove what a rank was writing into the folder when its process ended."""
-        with contextlib.suppress(OSError):  # no descriptor left to look with
-            for part in self.folder.glob(f"{pid}-*.part"):
-                part.unlink(missing_ok=True)
-
     def touch(self, keys: Iterable[str]) -> None:
         """Mark blobs as the most recently used ones."""
         for key in keys:

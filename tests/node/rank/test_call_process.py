@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from jupyter_sky.node.blobs.partial_blob import new_part
 from jupyter_sky.node.rank.calls.process import CallProcess, Mail
 from tests.node_processes import is_there
 from tests.waiting import PATIENCE, until
@@ -40,7 +41,7 @@ def starts_another(place: Path, waits: bool) -> Callable[..., Any]:
 @pytest.mark.parametrize("how", ["late", "stopped", "over"])
 def test_what_a_call_has_started_ends_with_its_process(tmp_path: Path, how: str) -> None:
     place = tmp_path / "pid"
-    process, mail = CallProcess(starts_another(place, how != "over"), print), Mail()
+    process, mail = CallProcess(starts_another(place, how != "over"), print, tmp_path), Mail()
     thread = threading.Thread(
         target=process.call, args=(CALL, 3.0 if how == "late" else None, mail), daemon=True
     )
@@ -70,7 +71,7 @@ def test_a_call_that_is_killed_is_noticed_though_a_child_of_its_goes_on(tmp_path
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
 
-    process = CallProcess(call, print)
+    process = CallProcess(call, print, tmp_path)
     answers: list[Any] = []
     thread = threading.Thread(
         target=lambda: answers.append(process.call(CALL, None, Mail())), daemon=True
@@ -82,3 +83,19 @@ def test_a_call_that_is_killed_is_noticed_though_a_child_of_its_goes_on(tmp_path
     finally:
         os.kill(int(place.read_text()), signal.SIGKILL)
         process.end()
+
+
+def test_what_a_call_was_writing_when_its_time_was_over_is_removed(tmp_path: Path) -> None:
+    others = tmp_path / "1-others.part"
+    others.touch()
+
+    def call(*_: object) -> Any:
+        new_part(tmp_path).write_bytes(b"some")
+        time.sleep(600)
+
+    process = CallProcess(call, print, tmp_path)
+    done = threading.Thread(target=process.call, args=(CALL, 3.0, Mail()))
+    done.start()
+    until(lambda: len([*tmp_path.iterdir()]) == 2)
+    done.join()
+    assert [*tmp_path.iterdir()] == [others]

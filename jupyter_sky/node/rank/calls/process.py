@@ -11,10 +11,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
 
+from jupyter_sky.node.blobs.partial_blob import drop_unfinished
 from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.seeds import draw_seeds
 from jupyter_sky.transport.protocol.calls import TellFields
@@ -49,6 +51,8 @@ class CallProcess:
         Called in the child for each call.
     tell
         Sends a message to the notebook, in the thread that called.
+    folder
+        The folder of blobs, in which it writes results.
 
     Attributes
     ----------
@@ -56,9 +60,10 @@ class CallProcess:
         Whether it was ended because its last call exceeded its time.
     """
 
-    def __init__(self, answer: Answer, tell: Callable[[Told], object]) -> None:
+    def __init__(self, answer: Answer, tell: Callable[[Told], object], folder: Path) -> None:
         self.was_late = False
         self._tell = tell
+        self._folder = folder
         self.is_over = False
         forks = multiprocessing.get_context("fork")
         with _forking, streams.nobody_writes():
@@ -128,6 +133,7 @@ class CallProcess:
         self._pipe.close()
         self._kill()
         self._process.join(_END_WITHIN)
+        drop_unfinished(self._folder, self._process.pid or 0)
         self._printed.drain()
         self._printed.call = 0
 

@@ -303,7 +303,7 @@ class CallServer:
         # The child inherits the lock in its present state and needs it to report errors. Only the
         # forking thread continues in the child, so a lock held by another would never be released.
         with self._reporting:
-            return CallProcess(self.answer_aside, self._rank.tell)
+            return CallProcess(self.answer_aside, self._rank.tell, self._rank.folder)
 
     def _end_call(self, told: TellCommand) -> None:
         cancelling.end(self._run, told["number"])
