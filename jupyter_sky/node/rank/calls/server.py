@@ -330,17 +330,17 @@ class _Worker:
         self.generation = -1
         self._server, self._tell = server, tell
         self._guard = threading.Lock()
-        self._is_calling = False
+        self._calling: int | None = None  # the number of the current call
         self._mail: Mail | None = None
         self._thread = threading.Thread(
             target=server.work, args=(self,), name="sky-call", daemon=True
         )
         self._thread.start()
 
-    def stop(self) -> None:
-        """End its current call, if any."""
+    def stop(self, number: int | None = None) -> None:
+        """End its current call, if it has this number; by default, any."""
         with self._guard:
-            if self._is_calling:
+            if self._calling is not None and number in (None, self._calling):
                 thread = ctypes.c_ulong(self._thread.ident or 0)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_Over))
                 if self._mail:
@@ -349,11 +349,13 @@ class _Worker:
     def carry_out(self, told: TellCommand, mail: Mail) -> Told:
         """Carry out a call, whose messages arrive in ``mail``."""
         timeout = told["timeout"]
-        timer = threading.Timer(timeout, self.stop) if timeout else None
+        # The timer may fire as the call ends, and wait until the next one has begun.
+        stop = partial(self.stop, told["number"])
+        timer = threading.Timer(timeout, stop) if timeout else None
         try:
-            self._is_calling, self._mail = True, mail
+            self._calling, self._mail = told["number"], mail
             try:
-                if not self._server.begins(told, self.stop):
+                if not self._server.begins(told, stop):
                     return self._server.stopped(told)
                 if timer:
                     timer.start()
@@ -361,7 +363,7 @@ class _Worker:
                     return self._server.answer_aside(told, self._tell, mail.get)
             finally:
                 with self._guard:
-                    self._is_calling = False
+                    self._calling = None
                 _let_pending_exceptions_be_raised()
         except _Over as over:
             return self._server.stopped(told, over)
