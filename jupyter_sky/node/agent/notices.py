@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from jupyter_sky.node.agent import spot_notices
 from jupyter_sky.transport.protocol.agent_spec import NOTICE_FILE
 
 _READ_EVERY = 1.0  # seconds
+_GONE_WITHIN = 300.0  # seconds after its time within which a machine is taken away
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,11 @@ class Notice:
 
     kind: str
     at: float | None
+
+    @property
+    def until(self) -> float:
+        """Until when ranks may write, which prepare for the end; 0 if it is only likely."""
+        return 0.0 if self.kind == "rebalance" else (self.at or time.time()) + _GONE_WITHIN
 
 
 async def watch(source: str, folder: Path, on_notice: Callable[[Notice], None]) -> None:

@@ -260,7 +260,7 @@ class Agent:
         event = Leaving(notice.kind, notice.at, list(self._supervisor.ranks))
         self._events.publish_leaving(event)
         self._supervisor.announce_leaving(event.message())
-        self._volumes.begin_write_back()
+        self._volumes.begin_write_back(notice.until)
         self._tasks.spawn(self._warn_others(event))
 
     async def _warn_others(self, event: Leaving) -> None:

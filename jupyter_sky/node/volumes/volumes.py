@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from jupyter_sky.node.volumes.place import remove_absent
 from jupyter_sky.paths import replace_text
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import Handlers
+from jupyter_sky.transport.tasks import BackgroundTasks
 from jupyter_sky.transport.volumes.requests import MountRequest, WrittenVolume
 
 WRITE_BACK_WITHIN = 900.0
@@ -26,6 +28,9 @@ _LINE = 64 * 1024 * 1024  # most bytes of an answer, which may name many files
 _LAST_WITHIN = 5.0
 """Seconds for a node that a notebook ends, which has had everything written back before."""
 
+
+_AGAIN_AFTER = 5.0
+"""Seconds after which a node that is about to be taken away writes back again."""
 
 _KILLED = "the process that keeps the volumes was killed"
 _LOST = (
@@ -58,7 +63,7 @@ class Volumes:
         self._list = blobs / LIST
         self._told: list[dict[str, Any]] = []  # what the list has, which may be removed
         self._process: asyncio.subprocess.Process | None = None
-        self._writing: asyncio.Task[str | None] | None = None
+        self._writing = BackgroundTasks()
         self._watching: asyncio.Task[None] | None = None
         self._is_lost = False
         self._starting = asyncio.Lock()
@@ -101,10 +106,23 @@ class Volumes:
         ]
         return "; ".join(left)
 
-    def begin_write_back(self) -> None:
-        """Write back what ranks have written, in the background."""
-        if self.are_there:
-            self._writing = asyncio.get_running_loop().create_task(self.write_back())
+    def begin_write_back(self, until: float = 0.0) -> None:
+        """Write back what ranks have written, in the background.
+
+        Parameters
+        ----------
+        until
+            Until when to do so again and again, as ``time.time`` counts; by default, it is done
+            once.
+        """
+        self._writing.spawn(self._write_back_until(until))
+
+    async def _write_back_until(self, until: float) -> None:
+        while self.are_there:
+            await self.write_back()
+            if time.time() >= until:
+                break
+            await asyncio.sleep(_AGAIN_AFTER)
 
     async def end(self) -> None:
         """Write back what is possible in the time, and remove the volumes except the rest."""

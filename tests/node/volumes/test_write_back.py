@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, cast
 
 import psutil
+import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.node.volumes import volumes as volumes_module
 from jupyter_sky.node.volumes.opening import LIST
 from jupyter_sky.node.volumes.volumes import Volumes
 from jupyter_sky.transport.frames import Message
 from tests.lab.buckets import Buckets
 from tests.node.volumes.conftest import READS_EVERYTHING, forwarding, keeping, order_of
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 def test_a_keeper_that_is_killed_while_it_writes_has_not_written_everything(
@@ -101,3 +104,26 @@ def test_a_marker_is_held_back_only_by_what_is_left_beside_it(
         assert sorted(written["left"]) == ["run/checkpoint.json", "run/part"]
         assert bucket.names() == ["d/whole/checkpoint.json", "d/whole/part"]
         (data / "run" / "part").chmod(0o600)
+
+
+def test_a_node_that_is_about_to_be_taken_away_writes_back_until_it_is(
+    bucket: Buckets, tmp_path: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workplace.mkdir(exist_ok=True)
+    data = tmp_path / "data"
+    monkeypatch.setattr(volumes_module, "_AGAIN_AFTER", 0.1)
+
+    async def use() -> None:
+        volumes = Volumes(tmp_path, str(workplace / "leaving.sock"), tmp_path)
+        order = order_of("s3://photos/d", data, bucket.address)
+        mounted = await cast(Awaitable[Message], volumes.handlers["mount"]({"volumes": [order]}))
+        assert mounted["trouble"] == ""
+        volumes.begin_write_back(until=time.time() + PATIENCE)
+        try:
+            for name in ("by-a-rank", "by-a-hook"):
+                (data / name).write_text("late")
+                await asyncio.to_thread(until, lambda: f"d/{name}" in bucket.names())  # noqa: B023
+        finally:
+            await volumes.end()
+
+    asyncio.run(use())
