@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import json
+import os
 import pickle
 import socket
 from collections.abc import Iterator
@@ -167,6 +168,24 @@ def test_a_save_whose_volume_gives_no_answer_has_failed(
         answered.result()
     with pytest.raises(sky.SkyError, match=f"was not saved: {said}"):
         saving.wait()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files to other users")
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "dead"])
+def test_the_volume_of_another_user_around_it_is_nothing_to_a_save(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    place = tmp_path / "keeper"
+    note = {"url": "s3://data", "path": str(tmp_path), "read_only": False, "socket": str(place)}
+    [_, inside] = note_places(tmp_path)
+    inside.write_text(json.dumps(note))
+    os.chown(inside, 65534, -1)
+    with socket.socket(socket.AF_UNIX) as keeper:
+        if is_kept:
+            keeper.bind(str(place))  # who connects is refused
+            os.chown(place, 65534, -1)
+        sky.save(tmp_path / "run", step=1)
+    assert sky.load(tmp_path / "run") == {"step": 1}
 
 
 @contextmanager

@@ -30,14 +30,26 @@ def note_places(path: Path) -> tuple[Path, ...]:
 
 
 def find_volume(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return the note of the volume that contains a path; ``None`` if there is none."""
+    """Return the note of the volume that contains a path; ``None`` if there is none.
+
+    Those of other users do not count: a folder that everybody may write is no reason to trust them.
+    """
     place = Path(path).expanduser().absolute()
     for folder in (place, *place.parents):
         for note in note_places(folder):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, KeyError):
                 found: dict[str, Any] = json.loads(note.read_text())
-                return found
+                if _owner(found["socket"], note) == os.getuid():
+                    return found
     return None
+
+
+def _owner(place: str, note: Path) -> int:
+    """Return whose the process is that listens at a socket, or was; the note says where."""
+    try:
+        return Path(place).stat().st_uid  # a network drive may give a note to nobody
+    except FileNotFoundError:
+        return note.stat().st_uid
 
 
 def ask(place: str, request: dict[str, Any]) -> dict[str, Any]:
