@@ -7,13 +7,16 @@ costs time. A shell whose output is no longer polled has lost its user, and ends
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import pwd
 import resource
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from jupyter_sky.node.packages import overlay
@@ -37,6 +40,7 @@ A laptop that was closed for minutes comes back, and a link that was broken as l
 """
 
 _MOST = 32
+_SWEPT_WITHIN = 10.0  # seconds to find what is left running
 _LOOK_EVERY = 5.0
 
 # Variables of a Jupyter kernel for programs in cells, which do not apply in a terminal.
@@ -102,7 +106,7 @@ class Shells:
         sessions = {each.session for each in self._open.values() if not each.has_ended}
         others = await asyncio.to_thread(in_sessions, sessions) if sessions else []
         await asyncio.gather(*(each.hang_up() for each in self._open.values()))
-        await asyncio.to_thread(kill_left, str(self._folder), others)
+        await _in_time(partial(kill_left, str(self._folder), others))
         self._open.clear()
 
     async def _on_open(self, request: OpenShellRequest) -> Message:
@@ -196,3 +200,23 @@ def _program() -> str:
 
 
 _NO_SHELLS = ("nologin", "false")
+
+
+async def _in_time(sweep: Callable[[], object]) -> None:
+    """Call a function in a thread that does not keep this process from ending.
+
+    Linux lets who reads the variables of a hanging process wait, at times for ever.
+    """
+    swept, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def call() -> None:
+        try:
+            sweep()
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(swept.set)
+
+    threading.Thread(target=call, daemon=True).start()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_SWEPT_WITHIN):
+            await swept.wait()

@@ -139,7 +139,10 @@ class Volumes:
                 await process.wait()
         except TimeoutError:
             process.kill()
-            await process.wait()
+            # Even this may take effect only once a disk answers: nothing is worth waiting for that.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WITHIN):
+                    await process.wait()
             await self._remove_absent()
 
     async def _on_mount(self, request: MountRequest) -> Message:

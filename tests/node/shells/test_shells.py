@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, cast
@@ -202,3 +203,21 @@ def test_a_shell_that_became_another_user_keeps_nothing_from_ending() -> None:
         finally:
             os.kill(left, signal.SIGKILL)
             process.kill()
+
+
+def test_shells_end_though_a_process_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+
+    async def use() -> None:
+        opened = made(tmp_path)
+        await begun(opened)
+        # Who reads the variables of a process that hangs may have to wait as long as it does.
+        monkeypatch.setattr(psutil.Process, "environ", lambda process: {"_": goes_on.wait()})
+        monkeypatch.setattr(shells, "_SWEPT_WITHIN", 0.1)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await opened.end()
+        finally:
+            goes_on.set()
+
+    asyncio.run(use())

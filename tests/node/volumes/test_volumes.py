@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import cast
 
 import pytest
 
+from jupyter_sky.node.volumes import volumes as volumes_module
 from jupyter_sky.node.volumes.volumes import Volumes
 from jupyter_sky.transport.frames import Message
+from tests.waiting import PATIENCE
 
 CUT = """\
 #!{python}
@@ -46,3 +49,27 @@ def test_a_keeper_whose_answer_is_cut_is_taken_to_have_ended(
         return str(answer["trouble"])
 
     assert asyncio.run(use()) == "the process that keeps the volumes has ended"
+
+
+def test_a_node_ends_though_its_keeper_cannot_be_killed(
+    tmp_path: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hanging:
+        """A process that waits for a disk, so that a signal has no effect."""
+
+        stdin = io.BytesIO()
+
+        async def wait(self) -> None:
+            await asyncio.Event().wait()
+
+        def kill(self) -> None:
+            """Have no effect so far."""
+
+    async def use() -> None:
+        volumes = Volumes(tmp_path, str(workplace / "hanging.sock"), tmp_path)
+        volumes._process = cast(asyncio.subprocess.Process, Hanging())
+        async with asyncio.timeout(PATIENCE):
+            await volumes.end()
+
+    monkeypatch.setattr(volumes_module, "_LAST_WITHIN", 0.1)
+    asyncio.run(use())
