@@ -198,10 +198,13 @@ class CheckpointFolder:
 
     def settle(self) -> None:
         """Remove previous saves from this disk, unless it is rank 0's, which does so itself."""
+        if not self.is_own:
+            return
         with suppress(Exception):  # drivers of buckets raise all kinds of errors
-            for other in self._place.saves() if self.is_own else ():
-                if other != self._save:
-                    self._place.remove(other)
+            others = [each for each in self._place.saves() if each != self._save]
+            for other in others:
+                self._place.remove(other)
+            self._place.write_back(others)
 
     def discard(self) -> None:
         """Remove the files of a failed save; rank 0 does so for all.

@@ -62,7 +62,8 @@ class MountedVolume:
         Parameters
         ----------
         *names
-            Names below the volume, of files or folders; everything if none is given.
+            Names below the volume, of files or folders; everything if none is given. A folder that
+            was removed here is removed from the bucket if it is named.
 
         Raises
         ------

@@ -14,7 +14,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jupyter_sky.node.volumes.bucket import Bucket, BucketError, Listed
@@ -331,10 +331,12 @@ class Tree:
                     found.append(name)
         return found
 
-    def removed(self) -> list[str]:
-        """Return the names of files that this node wrote back and that were removed since."""
+    def removed(self, folders: Sequence[str] = ()) -> list[str]:
+        """Return files that were removed, of those this node wrote back or in these folders."""
+        below = tuple(f"{folder}/" for folder in folders)
         with self.lock:
-            own = [each.name for each in self.entries.values() if each.is_own]
+            entries = list(self.entries.values())
+        own = [each.name for each in entries if each.is_own or each.name.startswith(below)]
         return [name for name in own if not os.path.lexists(self.path / name)]
 
     def outside(self) -> list[FileEntry]:

@@ -30,8 +30,9 @@ def write_back(
 ) -> WrittenVolume:
     """Write files that exist only on the node to the bucket, and return the result.
 
-    Files that the bucket had before are never removed. Files that this node wrote there are removed
-    if ranks have removed them.
+    Files that the bucket had before are only removed with a folder that is named and gone, as an
+    old save of a checkpoint. Files that this node wrote there are removed if ranks have removed
+    them.
 
     Parameters
     ----------
@@ -80,7 +81,8 @@ def _write_changes(
     early = [name for name in markers if _is_early(name, answer["left"])]
     answer["left"] += early
     _write_files(tree, [each for each in markers if each not in early], fetcher, workers, answer)
-    removed = [name for name in tree.removed() if _is_among(name, only)]
+    gone = [name for name in only if not os.path.lexists(tree.path / name)]
+    removed = [name for name in tree.removed(gone) if _is_among(name, only)]
     # What is in a folder that cannot be read looks as if it were removed.
     for name in removed if not (answer["left"] or unreadable) else ():
         try:

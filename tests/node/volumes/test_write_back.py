@@ -127,3 +127,17 @@ def test_a_node_that_is_about_to_be_taken_away_writes_back_until_it_is(
             await volumes.end()
 
     asyncio.run(use())
+
+
+def test_the_save_before_goes_from_the_bucket_also_if_another_keeper_wrote_it(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    data = tmp_path / "data"
+    bucket.put({"d/run/notes": b"of the user", "d/other/a": b"a"})
+    for step in (1, 2):
+        with keeping(data, bucket, workplace) as keeper:
+            assert keeper.mount("s3://photos/d") == ""
+            sky.save(data / "run", step=step)
+    marker = json.loads(bucket.get("d/run/checkpoint.json"))
+    there = {"/".join(name.split("/")[1:3]) for name in bucket.names()}
+    assert there == {"other/a", "run/notes", "run/checkpoint.json", f"run/{marker['save']}"}
