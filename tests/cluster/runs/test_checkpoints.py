@@ -227,6 +227,8 @@ def test_a_node_that_is_lost_before_its_part_is_in_the_bucket_leaves_the_former_
 ) -> None:
     with serving() as bucket, ExitStack() as nodes:
         folders = [tmp_path / str(rank) for rank in range(4)]
+        for folder in folders:
+            folder.mkdir()
         keepers = [
             nodes.enter_context(keeping(folder / "data", bucket, folder / "keeper"))
             for folder in folders
