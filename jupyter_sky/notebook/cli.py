@@ -47,7 +47,7 @@ from jupyter_sky.notebook.output.unread import discard_unread
 from jupyter_sky.notebook.places import local_end, stays_up
 from jupyter_sky.notebook.scripts import terminal
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.notebook.validation import choose_ranks
+from jupyter_sky.notebook.validation import check_can_be_left, choose_ranks
 from jupyter_sky.providers import providers
 from jupyter_sky.transport import event_loop
 
@@ -152,6 +152,8 @@ def _run(words: Sequence[str]) -> int:
 
         given = options.arguments, options.options, options.keep
         return run_program(options.file, *given, _settings())
+    if command in SCRIPT_COMMANDS:
+        check_can_be_left(options.options)
     shell = _CommandShell.instance(config=_settings())
     session = Session(shell, Sky(parent=shell))
     is_new = False

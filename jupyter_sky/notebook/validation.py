@@ -111,6 +111,16 @@ def first_ranks(cluster: Cluster, ranks: Sequence[int]) -> tuple[int, ...]:
     return tuple(min(here) for here in nodes if here)
 
 
+def check_can_be_left(options: CellOptions) -> None:
+    """Refuse a run in the background that its program, which ends at once, is to stop later."""
+    if options.background and options.timeout is not None:
+        raise UsageError(
+            "the program that keeps --timeout ends at once with --background: leave one of them "
+            "out, or let the script stop itself, as with `timeout 1h` before a command of the "
+            "`run` of a task file."
+        )
+
+
 def on_nodes_of(cluster: Cluster, ranks: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
     """Return those of these ranks that are on a node of one of the others."""
     nodes = [set(node.ranks) for node in cluster.state.nodes]

@@ -51,6 +51,9 @@ def test_a_script_from_a_terminal(cluster: str, tmp_path: Path) -> None:
     wrong = sky("torchrun", "trian.py")
     assert wrong.returncode == 2
     assert "did you mean train.py?" in wrong.stderr
+    unkept = sky("torchrun", "--background", "--timeout", "1h", "train.py")
+    assert unkept.returncode == 2
+    assert "ends at once with --background: leave one of them out" in unkept.stderr
     left = sky("torchrun", "--background", "train.py", str(tmp_path / "go"))
     assert left.returncode == 0, left.stderr
     assert "`jupyter sky attach scripts` shows its output" in left.stdout
