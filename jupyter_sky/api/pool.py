@@ -143,7 +143,7 @@ class ComputePool:
             patience=patience,
             volumes=check_volumes(volumes),
         )
-        self._candidates = [each for spec in specs for each in spec.candidates(self.spec)]
+        self._candidates = [each for spec in specs for each in spec.candidates(self.spec, nodes)]
         self._selection: Selection = selection
         self._cluster: Cluster | None = None
         self._process = os.getpid()  # which starts the cluster

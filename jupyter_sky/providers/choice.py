@@ -72,16 +72,18 @@ class Spec:
         if self.max_hourly_cost is not None and not self.max_hourly_cost > 0:
             raise UsageError(f"max_hourly_cost={self.max_hourly_cost!r} is no amount of dollars.")
 
-    def candidates(self, common: ClusterSpec) -> list[Candidate]:
+    def candidates(self, common: ClusterSpec, nodes: int | None = None) -> list[Candidate]:
         """Return the places that it stands for.
 
         Parameters
         ----------
         common
             The pool's arguments for all places.
+        nodes
+            The number of nodes there, if the pool names one; by default as many as the provider.
         """
         given = {name: value for name in _OF_CLUSTER if (value := getattr(self, name)) is not None}
-        given.setdefault("nodes", max(common.nodes, self.provider.default_nodes))
+        given.setdefault("nodes", self.provider.default_nodes if nodes is None else nodes)
         spec = replace(common, **given)
         provider: Any = self.provider
         if not hasattr(provider, "spot"):

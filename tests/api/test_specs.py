@@ -54,6 +54,13 @@ def test_the_cheapest_is_first_and_what_has_no_price_last() -> None:
     assert [each.name for each in given] == ["rented", "local"]
 
 
+@pytest.mark.parametrize(("nodes", "expected"), [(None, [3, 1]), (2, [2, 2]), (1, [1, 1])])
+def test_a_pool_has_as_many_nodes_as_it_names(nodes: int | None, expected: list[int]) -> None:
+    specs = sky.Spec(sky.SSH(hosts=("a", "b", "c"))), sky.Spec(sky.Local())
+    pool = sky.ComputePool(*specs, nodes=nodes)
+    assert [each.spec.nodes for each in pool._candidates] == expected
+
+
 def test_spot_if_available_stands_for_both() -> None:
     both = rented(3.0, 1.0, allocation="spot-if-available")
     assert [each.name for each in order(both)] == ["rented spot", "rented"]
