@@ -235,6 +235,13 @@ def test_a_new_cluster_starts_from_the_form(open_notebook: Open, shots: Path) ->
     )
     item.hover()
     user.page.screenshot(path=shots / "sidebar-running.png")
+    # Where they cannot be ended, it is said why.
+    user.page.route("**/down*", lambda route: route.fulfill(status=409, json={"message": "busy."}))
+    user.page.get_by_role("button", name="End All").click()
+    user.confirm("End All")
+    user.wait_for_toast("busy.")
+    user.page.unroute("**/down*")
+    item.hover()
     item.locator(".jp-RunningSessions-itemShutdown").click()
     user.confirm("End")
     item.wait_for(state="detached")

@@ -1,6 +1,7 @@
 /* Clusters in Lab's own panel of what is running, with its buttons to end them. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { Notification } from '@jupyterlab/apputils';
 import { IRunningSessionManagers, type IRunningSessions } from '@jupyterlab/running';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { Entry } from '../api.ts';
@@ -29,6 +30,14 @@ const plugin: JupyterFrontEndPlugin<void> = {
     }
     const { commands } = app;
     const trans = (translator ?? nullTranslator).load('jupyter_sky');
+    const end = async ({ id }: Entry) => {
+      try {
+        await clusters.client.down(id);
+      } catch (trouble) {
+        Notification.error(plain((trouble as Error).message), { autoClose: 10_000 });
+      }
+      await clusters.refresh();
+    };
     const item = (entry: Entry): IRunningSessions.IRunningItem => ({
       label: () => plain(entry.name),
       labelTitle: () => {
@@ -50,8 +59,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
       supportsMultipleViews: false,
       running: () => (clusters.entries ?? []).map(item),
       shutdownAll: () => {
-        for (const { id } of clusters.entries ?? []) {
-          void clusters.client.down(id).finally(() => clusters.refresh());
+        for (const entry of clusters.entries ?? []) {
+          void end(entry);
         }
       },
       refreshRunning: () => void clusters.refresh(),
