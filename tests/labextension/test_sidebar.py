@@ -249,11 +249,20 @@ def test_a_new_cluster_starts_from_the_form(open_notebook: Open, shots: Path) ->
 
 def test_who_has_not_loaded_it_is_helped(open_notebook: Open, shots: Path) -> None:
     user = open_notebook("lab", "unloaded")
+    # Only a line of code loads it.
+    user.page.evaluate(
+        """() => {
+          const { sharedModel } = jupyterapp.shell.currentWidget.content.model;
+          const source = '# First, %load_ext jupyter_sky';
+          sharedModel.insertCell(0, { cell_type: 'markdown', source });
+          sharedModel.insertCell(1, { cell_type: 'code', source });
+        }"""
+    )
     user.run("%%sky --nodes 1 --plugin none\nprint('it runs')")
     user.page.locator(".jp-toastContainer").get_by_text("Load it and run the cell again").click()
     cell = user.page.locator(".jp-CodeCell").filter(has_text="%%sky")
     cell.locator("pre").get_by_text("it runs", exact=True).wait_for()
-    assert user.cells()[0] == "%load_ext jupyter_sky"
+    assert user.cells()[:2] == ["# First, %load_ext jupyter_sky", "%load_ext jupyter_sky"]
 
     # It is said once, and no longer where it was loaded by hand or the notebook is closed.
     notice = user.page.locator(".jp-toastContainer").get_by_text("has not loaded jupyter_sky")

@@ -18,6 +18,9 @@ type Cell = NonNullable<Notebook['activeCell']>;
 /** The line that loads the extension in a kernel. */
 export const LOAD = '%load_ext jupyter_sky';
 
+/** A line of a cell that does so; text and comments may mention it. */
+const LOADS = /^[ \t]*%(re)?load_ext[ \t]+jupyter_sky\b/m;
+
 export class Notebooks {
   /** Emitted when the current notebook changes, and when its kernel changes or becomes idle. */
   readonly kernelChanged = new Signal<this, void>(this);
@@ -111,8 +114,8 @@ export class Notebooks {
   /** Returns the cell that loads the extension; if there is none, one is inserted above the active
       cell, which stays active. */
   #loadBefore({ content }: NotebookPanel): Cell {
-    const loads = content.widgets.find(({ model }) =>
-      model.sharedModel.getSource().includes(LOAD)
+    const loads = content.widgets.find(
+      ({ model }) => model.type === 'code' && LOADS.test(model.sharedModel.getSource())
     );
     if (loads) {
       return loads;
