@@ -218,3 +218,13 @@ def _attached_plugins(row: RegistryRow) -> tuple[str, ...]:
     names = tuple(row.spec.get("plugins", ()))
     typed = _line_options(row).plugin or ()
     return typed if plugin_names(typed) == names else names
+
+
+def end_lost(known: Cluster) -> None:
+    """End what is left of a lost cluster, and say what became of one that this notebook had."""
+    # Without all of its nodes no kernel can use it.
+    if known.state.phase == "lost" and known.power.end_lost():
+        if known.power.untold_loss:
+            print(f"{known.power.untold_loss} What its ranks had is gone.")
+    elif (other := registry.find(known.name)) and other.id != known.id:
+        print(f"{known.name} was started again elsewhere. What its ranks had before is gone.")

@@ -21,7 +21,7 @@ from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook import cluster_factory
-from jupyter_sky.notebook.attached import attach, take_up_additions, visit, with_additions
+from jupyter_sky.notebook.attached import attach, end_lost, take_up_additions, visit, with_additions
 from jupyter_sky.notebook.cells.cluster_start import ClusterStart
 from jupyter_sky.notebook.client_plugins import SessionObserver
 from jupyter_sky.notebook.cluster_factory import ClusterFactory, ClusterPlace
@@ -181,12 +181,7 @@ class Session:
             if known.state.phase == "lost":
                 say_written_back(self._shell, known)
             self._leave(known)
-            # Without all of its nodes no kernel can use it.
-            if known.state.phase == "lost" and known.power.end_lost():
-                if known.power.untold_loss:
-                    print(f"{known.power.untold_loss} What its ranks had is gone.")
-            elif (other := registry.find(name)) and other.id != known.id:
-                print(f"{name} was started again elsewhere. What its ranks had before is gone.")
+            end_lost(known)
         return self._attach(name)
 
     def visit(self, name: str) -> AbstractContextManager[Cluster]:
@@ -205,13 +200,12 @@ class Session:
         known = self._clusters.get(self.current_name)
         if known is None or not (known.state.phase is ClusterPhase.LOST or known.unreached):
             return None
-        name, is_lost = known.name, known.state.phase is ClusterPhase.LOST
-        if is_lost and (again := self.find(name)):
-            return again  # another notebook has started it
-        options = self.started[name]
-        if not is_lost:
+        name, options = known.name, self.started[known.name]
+        if known.state.phase is not ClusterPhase.LOST:
             print(self.down(name))
             self.started[name] = options
+        elif again := self.find(name):
+            return again  # another notebook has started it
         cluster = self._start(name, [options])
         self.additions.install_missing(cluster, self.started[name])
         return cluster
