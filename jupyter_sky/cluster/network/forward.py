@@ -11,6 +11,7 @@ from collections.abc import Callable
 from jupyter_sky.cluster.network import handshake
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.ports.port_socket import open_port
+from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.event_loop import call, wait
 from jupyter_sky.transport.ports.requests import PIECE, TAKEN_WITHIN
 
@@ -81,7 +82,7 @@ class Forward:
         while True:
             try:
                 return await open_port(self._node(), *self._to)
-            except OSError:
+            except (OSError, SkyError):  # also where a rank is gone: another may take its place
                 if loop.time() >= end:
                     raise
             await asyncio.sleep(_PAUSE)
@@ -122,7 +123,7 @@ class Forward:
             finally:
                 self._open.discard(there_writer)
                 there_writer.close()
-        except OSError:
+        except (OSError, SkyError):
             pass  # the client sees its connection end
         finally:
             self._open.discard(writer)

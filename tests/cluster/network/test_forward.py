@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 
 import pytest
 
 from jupyter_sky.cluster.network import forward
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.errors import SkyError
+from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.ports.requests import PIECE
 
 
@@ -37,3 +41,18 @@ def test_a_little_is_taken_of_what_the_other_side_does_not_take(
             await pump
 
     asyncio.run(work())
+
+
+def test_a_client_sees_its_connection_end_where_the_rank_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def connection() -> Connection:
+        raise SkyError("cluster train has no rank 3: it has rank 0.")
+
+    led = forward.Forward(connection, "127.0.0.1", 80)
+    with socket.create_connection(("127.0.0.1", led.port)) as client:
+        assert client.recv(1) == b""
+    led.close()
+    gc.collect()  # Python reports the error of a task when nobody has it any more
+    event_loop.wait(asyncio.sleep(0))
+    assert not caplog.records
