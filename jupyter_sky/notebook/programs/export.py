@@ -11,7 +11,7 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell, parse_line
 from jupyter_sky.notebook.options.plugins import make_plugins
 from jupyter_sky.notebook.programs.cells import read_cells
+from jupyter_sky.notebook.programs.left_out import left_out
 from jupyter_sky.notebook.programs.returned import HIDE, hidden_names
 from jupyter_sky.notebook.programs.source import ExportedCell, indented, python_cell
 from jupyter_sky.notebook.project.image import image_of
@@ -65,9 +66,10 @@ def export_script(source: Path, target: str | None, factory: ClusterFactory) -> 
     UsageError
         If a cell cannot be exported, or the file exists and was not written by this function.
     """
-    steps, starting, left_out = _read(source)
+    steps, asked, missing = _read(source)
     hidden = hidden_names(steps, source)
-    text = _script(steps, starting, factory, hidden)
+    text = _script(steps, asked[0][1] if asked else None, factory, hidden)
+    missing = sorted([*missing, *left_out(asked, factory)], key=lambda each: each[0])
     file = Path(target or f"{source.stem}.py").expanduser()
     first = f"# Made of {source.name} by `%sky export`."
     try:
@@ -80,45 +82,45 @@ def export_script(source: Path, target: str | None, factory: ClusterFactory) -> 
     for number, names in hidden.items():
         own = format_list(names)
         said += f"; cell {number} goes on with the ranks' own {own}, not the script's"
-    if left_out:
-        said += "; left out: " + format_list([f"{what} (cell {n})" for n, what in left_out])
+    if missing:
+        said += "; left out: " + format_list([f"{what} (cell {n})" for n, what in missing])
     return said
 
 
-def _read(source: Path) -> tuple[list[ExportedCell], CellOptions | None, list[tuple[int, str]]]:
-    """Return the cells, the options of the cluster, and what cannot be exported."""
+def _read(
+    source: Path,
+) -> tuple[list[ExportedCell], list[tuple[int, CellOptions]], list[tuple[int, str]]]:
+    """Return the cells, the options of a cluster in them, and lines that cannot be exported."""
     steps: list[ExportedCell] = []
-    starting: CellOptions | None = None
-    left_out: list[tuple[int, str]] = []
+    asked: list[tuple[int, CellOptions]] = []
+    missing: list[tuple[int, str]] = []
     for cell in read_cells(source):
         text = cell.text.lstrip()
         while _MEASURES.match(text):
             measure, _, text = text.partition("\n")
-            left_out.append((cell.number, measure))
+            missing.append((cell.number, measure))
         options, body = _options_of(cell.number, text)
         if options is None and body.lstrip().startswith("%%"):
-            left_out.append((cell.number, body.lstrip().partition("\n")[0]))
+            missing.append((cell.number, body.lstrip().partition("\n")[0]))
             continue
         code, lines = python_cell(body, cell.number, on_ranks=options is not None)
         for line in lines:
             found = _started_by(line)
             if found is not None:
-                starting = starting or found
+                asked.append((cell.number, found))
             elif not line.startswith("%load_ext jupyter_sky"):
-                left_out.append((cell.number, line))
+                missing.append((cell.number, line))
         if options is not None:
-            if starting is None:
-                starting = options
-            if options.cluster not in (None, starting.cluster):
+            asked.append((cell.number, options))
+            if options.cluster not in (None, asked[0][1].cluster):
                 raise UsageError(
                     f"cell {cell.number} runs on another cluster ({options.cluster}), and a "
                     "script has one: export notebooks with one cluster, or type "
                     f"`jupyter sky run {source.name}`."
                 )
-            left_out += [(cell.number, word) for word in _meaningless(options)]
         if code.text.strip():
             steps.append(ExportedCell(cell.number, code, options, cell.may_fail))
-    return steps, starting, left_out
+    return steps, asked, missing
 
 
 def _options_of(number: int, text: str) -> tuple[CellOptions | None, str]:
@@ -140,22 +142,6 @@ def _started_by(line: str) -> CellOptions | None:
         return None
     options = parse_line(line.removeprefix("%sky"))[1]
     return options if isinstance(options, CellOptions) else None
-
-
-def _meaningless(options: CellOptions) -> Iterator[str]:
-    """Yield the options of a cell that have no counterpart in calls of a pool."""
-    for name in (
-        "retry",
-        "max_cost",
-        "background",
-        "workdir",
-        "profile",
-        "show_memory",
-        "pdb",
-        "hang_after",
-    ):
-        if getattr(options, name):
-            yield f"--{name.replace('_', '-')}"
 
 
 def _script(
@@ -292,7 +278,9 @@ def _call(step: ExportedCell, hidden: Sequence[str], pool: str, results: str) ->
     lines = [call]
     lines += [f'{_bound(name)} = {results}[{first}]["{_bound(name)}"]' for name in options.out]
     some = results if options.ranks == "all" else f"{results} if each is not None"
-    lines += [f'{name} = [each["{name}"] for each in {some}]' for name in options.gather]
+    lines += [
+        f'{_bound(name)} = [each["{_bound(name)}"] for each in {some}]' for name in options.gather
+    ]
     return _going_on(step, "\n".join(lines))
 
 

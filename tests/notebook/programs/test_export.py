@@ -151,6 +151,27 @@ def test_the_pool_is_as_the_cell_says(tmp_path: Path, monkeypatch: pytest.Monkey
         assert each in script
 
 
+def test_options_without_a_place_in_a_script_are_listed(tmp_path: Path) -> None:
+    """Those that it has are not, though a later cell repeats them."""
+    cells = [
+        "%%sky --nodes 2 --provider aws,slurm --spot-or-on-demand --autostop --idle-timeout 1h "
+        "--region us-east-1,us-west-2 --max-cost 40 --pip einops\nmodel = 1",
+        "%%sky --pip einops --background\n1",
+        "%%sky --pip rich --plugin jax --variable A=1 --volume s3://b/photos:/data:ro\n1",
+        "%%sky --gather model:state\nmodel = 2",
+    ]
+    notebook, target = write_notebook(tmp_path / "a.ipynb", *cells), tmp_path / "a.py"
+    said = export_script(notebook, str(target), ClusterFactory(Sky()))
+    assert said.endswith(
+        "; left out: --provider (cell 1), --region (cell 1), --spot-or-on-demand (cell 1), "
+        "--autostop (cell 1), --background (cell 2), --plugin (cell 3), --pip (cell 3), --volume "
+        "(cell 3) and --variable (cell 3)"
+    )
+    script = target.read_text()
+    assert "max_cost=40.0" in script
+    assert 'model_state = [each["model_state"] for each in results]' in script
+
+
 def test_ranks_go_on_with_what_they_have_brought_back(terminal: Terminal, tmp_path: Path) -> None:
     write_notebook(
         tmp_path / "train.ipynb",

@@ -1,0 +1,67 @@
+"""Which options of a notebook's cells a script with one pool has no place for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jupyter_sky.notebook.cluster_factory import ClusterFactory
+from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
+
+_OF_CALLS = ("retry", "background", "workdir", "profile", "show_memory", "pdb", "hang_after")
+"""Options of a run that calls of a pool have not."""
+
+_OF_POOLS = (
+    *("nodes", "gpu", "cpus", "memory", "hosts", "plugin", "volumes", "replace", "patience"),
+    *("procs_per_node", "idle_timeout", "cluster"),
+    *("pip", "wheels", "env", "index", "include", "variable"),
+)
+"""Options of a cluster that every pool has, or its image."""
+
+_NO_OPTIONS = CellOptions()
+
+
+def left_out(
+    asked: Sequence[tuple[int, CellOptions]], factory: ClusterFactory
+) -> Iterator[tuple[int, str]]:
+    """Yield the number of a cell and an option of it that the script is without.
+
+    Parameters
+    ----------
+    asked
+        The options of all cells, with their numbers; the first ones start the cluster.
+    factory
+        Completes them by the settings.
+    """
+    for at, (number, options) in enumerate(asked):
+        lacking = _not_started_with(asked[0][1], options) if at else _of_no_pool(options, factory)
+        for name in (*_OF_CALLS, *lacking):
+            if getattr(options, name):
+                yield number, _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+
+
+_OPTIONS = {argument.field: argument.name for argument in CLUSTER_OPTIONS}
+
+
+def _of_no_pool(starting: CellOptions, factory: ClusterFactory) -> Iterator[str]:
+    """Yield fields of the options of a cluster that neither pool nor provider takes as they are."""
+    provider = factory.provider(factory.complete(starting))
+    for name in _OPTIONS:
+        value = getattr(starting, name)
+        if name in _OF_POOLS or value == getattr(_NO_OPTIONS, name):
+            continue
+        kept = getattr(
+            provider, {"provider": "name", "aws_profile": "profile"}.get(name, name), None
+        )
+        if kept != value:
+            yield name
+
+
+def _not_started_with(starting: CellOptions, options: CellOptions) -> Iterator[str]:
+    """Yield fields of the options of a cluster that a later cell has beyond those of the first."""
+    for name in _OPTIONS:
+        value, there = getattr(options, name), getattr(starting, name)
+        is_there = value == there or (
+            isinstance(value, tuple) and isinstance(there, tuple) and set(value) <= set(there)
+        )
+        if name != "cluster" and not is_there:
+            yield name
