@@ -107,11 +107,10 @@ class Connection:
         self.broken_since: float | None = None
         self.trouble, self.is_shut_out, self.stands_still = "", False, False
         self.loss = ClusterLost("the node's agent is gone")
-        self._listener = listener
-        self._visits = visits
+        self._listener, self._visits = listener, visits
         self._link: Link | None = None
         self._welcome: asyncio.Future[Welcome] | None = None
-        self._up = self._over = self.is_stopped = False
+        self._up = self._over = self._follows = self.is_stopped = False
         self._reconnecting: asyncio.Task[None] | None = None
         self._token = uuid.uuid4().hex
         self._requests = pending.PendingRequests(
@@ -174,7 +173,8 @@ class Connection:
         OSError
             When it cannot be reached.
         """
-        welcome = await self._greet(since)
+        self._events.last, self._follows = since or 0, since is not None
+        welcome = await self._greet()
         if self._over:
             # Closed meanwhile: an open link would look to the node like a notebook that uses it.
             if self._link:
@@ -187,7 +187,7 @@ class Connection:
 
     def follow(self, since: int, known: int) -> None:
         """Ask for the events after number ``since``; the effect of those to ``known`` is known."""
-        self._events.last, self._events.known = since, known
+        self._events.last, self._events.known, self._follows = since, known, True
         if self._link:
             self._link.send({"op": "follow", "since": since})
 
@@ -208,7 +208,7 @@ class Connection:
             self.loss = self._listener.on_agent_lost(self)
             self.close()
 
-    async def _greet(self, since: int | None) -> Welcome:
+    async def _greet(self) -> Welcome:
         sock = await self.machine.open()
         if self._over:
             sock.close()
@@ -222,7 +222,7 @@ class Connection:
         )
         hello: Hello = {
             "op": "hello",
-            "since": since,
+            "since": self._events.last if self._follows else None,
             "token": self._token,
             "blobs": self.uploads.known,
             "visits": self._visits,
@@ -261,7 +261,7 @@ class Connection:
         for pause in itertools.chain(pauses, itertools.repeat(pauses[-1])):
             await asyncio.sleep(pause)
             try:
-                await self._greet(self._events.last)
+                await self._greet()
                 return
             except AgentGone as gone:
                 self.declare_lost(*pending.end_of_agent(gone, heard))

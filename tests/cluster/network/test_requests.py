@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_sky.cluster.network import connection as connections
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.blobs.download import FETCH_WITHIN
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
@@ -355,6 +356,58 @@ def test_a_new_link_is_announced_before_what_comes_over_it() -> None:
         assert (await connection._welcome)["cluster"] == "c"
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("since", [None, 7])
+def test_events_are_asked_for_over_a_new_link_once_they_are_followed(
+    monkeypatch: pytest.MonkeyPatch, since: int | None
+) -> None:
+    said: list[Message] = []
+
+    class Heard:
+        closed, silent_for, heard, fault = False, 0.0, 0.0, ""
+
+        def __init__(self, *given: object, **named: object) -> None:
+            pass
+
+        def send(self, message: Message) -> None:
+            said.append(message)
+
+        def close(self) -> None:
+            pass
+
+    async def scenario() -> None:
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def reach(machine: LocalMachine) -> None:
+            begun.set()
+            await goes_on.wait()
+
+        async def greeted(times: int) -> None:
+            while [each["op"] for each in said].count("hello") < times:
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(LocalMachine, "open", reach)
+        connection = Connection(reached().machine, ConnectionListener())
+        goes_on.set()
+        opening = asyncio.ensure_future(connection.open(None))
+        await greeted(1)
+        assert connection._welcome
+        connection._welcome.set_result({})  # type: ignore[typeddict-item]
+        await opening
+        begun.clear()
+        goes_on.clear()
+        connection._link_closed()
+        await begun.wait()
+        if since is not None:
+            connection.follow(since, since)  # while the new link is being made
+        goes_on.set()
+        await greeted(2)
+        connection.close()
+
+    monkeypatch.setattr(connections, "Link", Heard)
+    asyncio.run(scenario())
+    assert [each["since"] for each in said if each["op"] == "hello"] == [None, since]
 
 
 class Taken:
