@@ -44,7 +44,7 @@ from jupyter_sky.notebook.options.parser import Argument, HelpRequested
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.unread import discard_unread
-from jupyter_sky.notebook.places import local_end, stays_up
+from jupyter_sky.notebook.places import stays_up, unused_end
 from jupyter_sky.notebook.scripts import terminal
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import check_can_be_left, choose_ranks
@@ -163,6 +163,8 @@ def _run(words: Sequence[str]) -> int:
         _choose_cluster(command, options)
         name = options.options.cluster if command in SCRIPT_COMMANDS else None
         is_new = name is not None and registry.find(name) is None
+        if command == "start":
+            name, is_new = options.name, True
         with contextlib.nullcontext() if command in _QUOTE else _in_words_of_a_terminal():
             done = commands.run(command, options)
             if isinstance(done, BackgroundRun):
@@ -274,7 +276,7 @@ def _up(context: CommandContext, options: Any) -> None:
     if cluster := context.session.connected(options.cluster):
         # What was left of another of its name is no cluster that is up.
         is_new = before is None or before.id != cluster.id
-        what = local_end(cluster) if is_new else f"{describe(cluster)}, up already"
+        what = unused_end(cluster) if is_new else f"{describe(cluster)}, up already"
         if what:
             print(f"{cluster.name}: {what}", file=sys.stderr)
 

@@ -14,8 +14,11 @@ from jupyter_sky.notebook.cluster_factory import ClusterPlace
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.choice import Selection, in_order
-from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.cloud import Stoppable
 from jupyter_sky.providers.ssh.connection.targets import parse
+
+_LONGER = {"local": "c.Sky.grace = '8h'", "aws": "c.Sky.aws = {'grace': 28800}"}
+"""The setting of how long a cluster stays that nobody uses, by its provider."""
 
 _LEAST = 0.02
 """The part of ``--max-cost`` with less of which a lost cluster is not worth starting again."""
@@ -80,20 +83,26 @@ def usual_selection(places: Sequence[ClusterPlace]) -> Selection:
     return "first" if is_one and len(regions) > 1 else "cheapest"
 
 
-def local_end(cluster: Cluster) -> str:
-    """Describe when a cluster that was started here ends by itself; empty if it is not local."""
-    if not isinstance(cluster.provider, Local):
+def unused_end(cluster: Cluster) -> str:
+    """Describe when a cluster ends by itself that nobody uses; empty if it never does."""
+    name, grace = cluster.provider.name, getattr(cluster.provider, "grace", None)
+    if grace is None:
         return ""
-    after = format_duration(cluster.provider.grace)
+    ends = "ends"
+    if isinstance(cluster.provider, Stoppable):
+        ends = "stops" if cluster.spec.autostop else "ends with its disks"
+    longer = (
+        f": for longer, put `{_LONGER[name]}` into ipython_config.py" if name in _LONGER else ""
+    )
     return (
-        f"a local cluster ends {after} after the last notebook or program has left it, unless "
-        "something runs there: for longer, put `c.Sky.grace = '8h'` into ipython_config.py"
+        f"a cluster of {name} nodes {ends} {format_duration(grace)} after the last notebook or "
+        f"program has left it, unless something runs there{longer}"
     )
 
 
 def stays_up(cluster: Cluster) -> str:
     """Say that a cluster stays up, what ends it, and when it ends by itself."""
-    ends = [f"`jupyter sky down {cluster.name}` ends it", local_end(cluster)]
+    ends = [f"`jupyter sky down {cluster.name}` ends it", unused_end(cluster)]
     return f"{cluster.name} stays up: {'; '.join(filter(None, ends))}"
 
 

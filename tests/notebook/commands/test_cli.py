@@ -379,12 +379,16 @@ def test_it_says_when_a_cluster_ends_that_it_starts(tmp_path: Path) -> None:
     kill_agent()
     anew = sky(*words, IPYTHONDIR=str(tmp_path))
     assert "up already" not in anew.err
-    assert f"{words[-1]}: a local cluster ends 8 h 00 min after the last notebook" in anew.err
+    assert (
+        f"{words[-1]}: a cluster of local nodes ends 8 h 00 min after the last notebook" in anew.err
+    )
     kill_agent()
     lost = sky("restart", "--cluster", words[-1])
     assert lost.err.startswith(f"cluster {words[-1]} is gone, with what its ranks had: ")
     assert lost.status == 2 and registry.rows() == []
-    assert f"{words[-1]}: a local cluster ends 8 h 00 min after the last notebook" in said.err
+    assert (
+        f"{words[-1]}: a cluster of local nodes ends 8 h 00 min after the last notebook" in said.err
+    )
     assert again.err == f"{words[-1]}: 1 local node, 1 rank on CPU, up already\n"
     assert said.out == again.out == ""  # standard output has what was asked for, and nothing else
 

@@ -503,7 +503,7 @@ def test_a_cluster_may_stay(terminal: Terminal, tmp_path: Path) -> None:
     write_notebook(tmp_path / "a.ipynb", "%%sky --nodes 1 --cluster kept\nx = 5")
     done = terminal.sky("run", "a.ipynb", "--keep")
     assert done.returncode == 0 and "kept stays up: `jupyter sky down kept` ends it" in done.stderr
-    assert "; a local cluster ends 1 min after the last notebook or program" in done.stderr
+    assert "; a cluster of local nodes ends 1 min after the last notebook or program" in done.stderr
     (tmp_path / "unnamed.py").write_text("pass")
     lacks = terminal.sky("run", "unnamed.py").stderr
     assert "there is no cluster of this program: there is kept; `--cluster kept` uses it." in lacks

@@ -33,7 +33,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     started = sky("launch", "empty.yaml", *new)
     assert started.returncode == 0
     assert "empty.yaml has no `run`, so it only starts a cluster" in started.stderr
-    assert "scripts stays up: `jupyter sky down scripts` ends it; a local" in started.stderr
+    assert (
+        "scripts stays up: `jupyter sky down scripts` ends it; a cluster of local" in started.stderr
+    )
     yield "scripts"
     assert sky("down", "scripts").returncode == 0
 

@@ -25,7 +25,7 @@ def notebook(machines: Machines, clients: Clients, tmp_path: Path) -> Iterator[L
 
 
 def test_stop_and_start(
-    notebook: LiveNotebook, machines: Machines, left: Callable[[], list[str]]
+    notebook: LiveNotebook, machines: Machines, left: Callable[[], list[str]], tmp_path: Path
 ) -> None:
     sentence = notebook.run("%%sky --nodes 2 --autostop\npass").sentence
     assert "--autostop does not apply to local nodes: leave it out" in sentence
@@ -69,6 +69,17 @@ def test_stop_and_start(
     stopped = notebook.succeed(f"!{sys.executable} -m jupyter_sky stop train").stdout
     assert "train: stopped; its disks cost $0.0" in stopped
     assert "ready in" in notebook.succeed("%sky start train").shown[-1]
+    # What a terminal starts is ended before long if nobody uses it, which is said.
+    profile = tmp_path / "profile_default"
+    profile.mkdir()
+    (profile / "ipython_config.py").write_text(f"c.Sky.python = {sys.executable!r}")
+    terminal = f"!IPYTHONDIR={tmp_path} {sys.executable} -m jupyter_sky"
+    notebook.succeed(f"{terminal} stop train")
+    said = notebook.succeed(f"{terminal} start train").stdout
+    assert (
+        "train stays up: `jupyter sky down train` ends it; a cluster of aws nodes ends with" in said
+    )
+    assert "its disks 15 min after the last notebook or program has left it, unless" in said
     notebook.succeed("%%sky\npass")
     notebook.succeed("%sky stop")
     assert "ended; nothing is left running" in notebook.succeed("%sky down train").stdout
