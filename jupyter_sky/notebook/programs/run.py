@@ -255,9 +255,15 @@ class _Program:
         """End the clusters that it started, unless they should stay up, and report their cost."""
         stay = self._clusters if keep and self.signal is None else {}
         for cluster in stay.values():
-            self._say(stays_up(cluster))
+            if not _is_stopped(cluster.name):
+                self._say(stays_up(cluster))
             self._count(cluster)
-        for name in [] if stay else self._names():
+        for name in self._names():
+            if _is_stopped(name):  # with `%sky stop`, which keeps its disks
+                self._say(f"{name} stays stopped: `jupyter sky start {name}` starts it again")
+                continue
+            if stay:
+                continue
             try:
                 # Nobody may be there to decide, and machines that stay cost money.
                 self._say(self._session.down(name, unwritten="tell"))
@@ -324,6 +330,14 @@ def _heard_signals(program: _Program) -> Iterator[None]:
         sys.unraisablehook = hook
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def _is_stopped(name: str) -> bool:
+    """Return whether the machines of a cluster are stopped, as far as the registry can be read."""
+    row = None
+    with suppress(registry.RegistryError):
+        row = registry.find(name)
+    return row is not None and row.is_stopped
 
 
 def _status_of(error: BaseException) -> int:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from jupyter_sky.providers.aws.clients import Clients
@@ -84,3 +85,21 @@ def test_stop_and_start(
     notebook.succeed("%sky stop")
     assert "ended; nothing is left running" in notebook.succeed("%sky down train").stdout
     assert left() == []
+
+
+def test_a_program_leaves_what_it_has_stopped(
+    notebook: LiveNotebook, machines: Machines, clients: Clients, tmp_path: Path
+) -> None:
+    settings = {"subnet": machines.subnet(clients), "addresses": "private", "user": "root"}
+    cells = [
+        f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}\n"
+        f"%config Sky.aws = {settings!r}\n%config Sky.plugin = ['none']",
+        "%%sky --provider aws --nodes 1 --cpus 4+ --cluster train\nopen('kept', 'w').write('kept')",
+        "%sky stop train",
+    ]
+    program = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, cells)])
+    nbformat.write(program, tmp_path / "program.ipynb")
+    line = f"!{sys.executable} -m jupyter_sky run {tmp_path / 'program.ipynb'}"
+    said = notebook.succeed(line).stdout
+    assert "train stays stopped: `jupyter sky start train` starts it again" in said
+    assert "its disks cost $0.0" in notebook.succeed("%sky status").stdout
