@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from argparse import Namespace
+from collections.abc import Sequence
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.errors import UsageError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.providers.aws import local_store
 from jupyter_sky.providers.aws.clients import clients_at
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.instance import Instance
@@ -19,10 +22,20 @@ from jupyter_sky.providers.aws.ec2.instance import Instance
 def snapshot(context: CommandContext, options: Namespace) -> None:
     """Make a snapshot of the head, or remove one, and print what was done."""
     if options.remove:
-        clients = context.session.factory.aws().clients()
-        print(f"removed the snapshot {snapshots.remove(clients, options.remove)}")
+        here = context.session.factory.aws().location()
+        place = _place_of(options.remove, [here, *local_store.locations()])
+        print(f"removed the snapshot {snapshots.remove(clients_at(place), options.remove)}")
     else:
         print(_make(context.shell, context.cluster(options.cluster)))
+
+
+def _place_of(name: str, places: Sequence[str]) -> str:
+    """Return the place that has a snapshot; the first one if none is known to have it."""
+    for place in dict.fromkeys(places):
+        with contextlib.suppress(SkyError):  # others may have it where one cannot be asked
+            if any(each.name == name for each in snapshots.every(clients_at(place))):
+                return place
+    return places[0]
 
 
 def _make(shell: InteractiveShell, cluster: Cluster) -> str:

@@ -46,6 +46,10 @@ def test_the_second_region_is_taken_where_the_first_has_no_capacity(
     assert notebook.succeed(line).stdout == "there\n"
     sentence = notebook.run("%%sky --region eu-west-1,us-west-2\npass").sentence
     assert "with --region us-east-1, and the cell asks for eu-west-1,us-west-2" in sentence
+    # A snapshot is removed where it is, wherever new clusters start by now.
+    [made, *_] = notebook.succeed("%sky snapshot").stdout.split()
+    notebook.succeed("%config Sky.region = 'eu-west-1'")
+    assert made in notebook.succeed(f"%sky snapshot --remove {made}").stdout
     # Another kernel finds it where it is.
     notebook.restart()
     notebook.succeed("%load_ext jupyter_sky")
