@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 from jupyter_sky.errors import UsageError
@@ -10,6 +11,9 @@ from jupyter_sky.formatting import format_count
 from jupyter_sky.providers.slurm.login import login_node, rows
 from jupyter_sky.providers.slurm.partitions import fits, gpus_of
 from jupyter_sky.providers.spec import ClusterSpec
+
+_GOT = re.compile(r"^ *Nodes=.* GRES=(.*)$", re.MULTILINE)
+"""What nodes of a job got, in ``scontrol --details show job``: a line for each that differs."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,16 @@ async def allocation(job: str) -> Allocation:
     SlurmError
         If the controller does not answer, or the job has ended.
     """
-    said = await login_node(None).ask(["squeue", "--noheader", f"--jobs={job}", "--format=%D|%b"])
+    at = login_node(None)
+    said = await at.ask(["squeue", "--noheader", f"--jobs={job}", "--format=%D|%b"])
     [nodes, resources] = rows(said, 2)[0]
     gpu, gpus = gpus_of(resources)
+    if not gpus:
+        # They were asked for in another way than for each node, as with --gpus: what it got.
+        details = await at.ask(["scontrol", "--details", "show", "job", job])
+        gpu, gpus = min(map(gpus_of, _GOT.findall(details)), key=_count, default=(None, 0))
     return Allocation(job, int(nodes), gpu, gpus)
+
+
+def _count(gpus: tuple[str | None, int]) -> int:
+    return gpus[1]

@@ -152,17 +152,29 @@ fi
 
 
 def start_step(
-    job: str, count: int, request: JobRequest, name: str, folder: str, nodes: NodeEnvironment
+    job: str,
+    size: Sequence[str],
+    request: JobRequest,
+    name: str,
+    folder: str,
+    nodes: NodeEnvironment,
 ) -> list[str]:
-    """Return the command that starts an agent on each of so many nodes of a job."""
+    """Return the command that starts an agent on each of some nodes of a job."""
     image = [request.container] if request.container else []
     command = [*agent_command(request, nodes), folder, *image]
-    return ["bash", "-c", f'{request.loading}exec "$@"', "bash", *_step(job, count, name), *command]
+    return ["bash", "-c", f'{request.loading}exec "$@"', "bash", *_step(job, size, name), *command]
 
 
-def waiting_step(job: str, count: int, name: str, waiting: Sequence[str]) -> list[str]:
+def waiting_step(job: str, size: Sequence[str], name: str, waiting: Sequence[str]) -> list[str]:
     """Return the command of a step whose nodes wait to be made ready."""
-    return [*_step(job, count, name), *waiting]
+    return [*_step(job, size, name), *waiting]
+
+
+def step_size(count: int, gpus: int) -> list[str]:
+    """Return the options of a step for so many nodes of a job, with so many GPUs each."""
+    options = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--mem=0"]
+    # Those that the job got for all of its nodes together would be divided otherwise.
+    return [*options, f"--gres=gpu:{gpus}"] if gpus else options
 
 
 def step_beside(job: str, hosts: str, count: int = 1) -> list[str]:
@@ -183,8 +195,7 @@ def agent_command(request: JobRequest, nodes: NodeEnvironment) -> list[str]:
     return [python, "-P", "-m", "jupyter_sky.providers.slurm.on_node"]
 
 
-def _step(job: str, count: int, name: str) -> list[str]:
-    size = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--mem=0"]
+def _step(job: str, size: Sequence[str], name: str) -> list[str]:
     return ["srun", f"--jobid={job}", "--overlap", f"--job-name={name}", *size, *_EACH]
 
 

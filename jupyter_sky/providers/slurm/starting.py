@@ -43,6 +43,7 @@ from jupyter_sky.providers.slurm.script import (
     batch_script,
     start_step,
     step_beside,
+    step_size,
     submit_command,
     waiting_step,
 )
@@ -194,11 +195,12 @@ async def _start_step(
     start: Start, job: str, name: str, folder: StartFolder, is_shared: bool
 ) -> str:
     """Start a step of a job, which goes on when this process ends, and return its id."""
-    found, count = start.environment, len(start.nodes)
+    found, nodes = start.environment, [node for node, _ in start.nodes]
+    size = step_size(len(nodes), nodes[0].accelerators)
     if is_shared:
-        command = start_step(job, count, start.request, name, folder.path, found)
+        command = start_step(job, size, start.request, name, folder.path, found)
     else:
-        command = waiting_step(job, count, name, wait_command(folder.name, start.grace))
+        command = waiting_step(job, size, name, wait_command(folder.name, start.grace))
     with Path(folder.path, OUTPUT).open("wb") as file:
         process = subprocess.Popen(
             command,

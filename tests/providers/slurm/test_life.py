@@ -39,9 +39,15 @@ from tests.waiting import until
 
 
 @pytest.fixture
-def job(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Run the test as if in a job of two nodes with two GPUs each; its number."""
-    command = ["salloc", "--no-shell", "--nodes=2", "--gres=gpu:a100:2", "--job-name=mine"]
+def job(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """Run the test as if in a job of two nodes with two GPUs each; its number.
+
+    The parameter, if any, is the option that asks Slurm for the GPUs.
+    """
+    gpus = getattr(request, "param", "--gres=gpu:a100:2")
+    command = ["salloc", "--no-shell", "--nodes=2", gpus, "--job-name=mine"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     found = re.search(r"allocation (\d+)", said)
     assert found is not None
@@ -57,6 +63,16 @@ def job(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def steps() -> str:
     command = ["squeue", "--noheader", "--steps", "--format=%i"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize("job", ["--gpus=4", "--gpus-per-task=a100:2"], indirect=True)
+def test_gpus_of_the_own_job_are_used_however_they_were_asked_for(job: str) -> None:
+    cluster = start("inside", nodes=2, accelerator=Accelerator("A100", 2))
+    try:
+        found = Cells(cluster).ask("__import__('os').environ['CUDA_VISIBLE_DEVICES']")
+        assert found == ["0", "1", "0", "1"]
+    finally:
+        cluster.down()
 
 
 def test_the_nodes_of_the_own_job_are_used(job: str) -> None:
