@@ -16,7 +16,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import no_cluster
-from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.definitions import JOB_OPTIONS, CellOptions
 from jupyter_sky.notebook.options.plugins import make_plugins
 from jupyter_sky.notebook.project.image import file_of, image_of
 from jupyter_sky.providers.base import Provider
@@ -44,8 +44,7 @@ _AWS_OPTIONS = (
 )
 
 _ONLY_AWS = (*_AWS_OPTIONS, "aws_profile", "spot_or_on_demand", "autostop")
-_JOB_OPTIONS = ("partition", "account", "qos", "time", "constraint", "gres", "exclusive", "sbatch")
-_SLURM_OPTIONS = (*_JOB_OPTIONS, "login", "modules", "conda", "container")
+_SLURM_OPTIONS = (*JOB_OPTIONS, "login", "modules", "conda", "container")
 _MEANINGLESS = {
     "local": ("hosts", "include", *_ONLY_AWS, *_SLURM_OPTIONS),
     "ssh": (*_ONLY_AWS, *_SLURM_OPTIONS),
@@ -168,7 +167,7 @@ class ClusterFactory:
             from jupyter_sky.providers.slurm.provider import Slurm
 
             return Slurm(
-                **{each: getattr(options, each) for each in _JOB_OPTIONS},
+                **{each: getattr(options, each) for each in JOB_OPTIONS},
                 login=options.login,
                 conda=options.conda,
                 container=options.container,

@@ -15,7 +15,12 @@ from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.options import types
-from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, CLUSTER_OPTIONS, CellOptions
+from jupyter_sky.notebook.options.definitions import (
+    CELL_OPTIONS,
+    CLUSTER_OPTIONS,
+    JOB_OPTIONS,
+    CellOptions,
+)
 from jupyter_sky.notebook.options.local_paths import with_absolute_paths
 from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 from jupyter_sky.providers.local import Local
@@ -246,11 +251,24 @@ class Sky(Configurable):
             for name in names
             if getattr(options, name) == defaults[name] and getattr(self, name) is not None
         }
-        return with_absolute_paths(replace(options, **changes))
+        completed = with_absolute_paths(replace(options, **changes))
+        if not _runs_in_own_job(options, completed):
+            return completed
+        untyped: dict[str, Any] = {name: defaults[name] for name in JOB_OPTIONS}
+        return replace(completed, **untyped)
 
     def timeouts(self) -> Timeouts:
         """Return how long things may take."""
         return Timeouts(self.start_deadline, self.form_deadline, self.stop_deadline)
+
+
+def _runs_in_own_job(typed: CellOptions, completed: CellOptions) -> bool:
+    """Return whether nodes are those of the notebook's own job: only a cell asks for another."""
+    if "slurm" not in (completed.provider or "").split(",") or completed.login:
+        return False
+    from jupyter_sky.providers.slurm.allocation import own_job
+
+    return own_job() is not None and not any(getattr(typed, name) for name in JOB_OPTIONS)
 
 
 @lru_cache(maxsize=8)  # needed by each cell; lines parsed with equal defaults are not parsed again

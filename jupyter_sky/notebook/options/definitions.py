@@ -244,6 +244,9 @@ PROGRAM_DEFAULTS = ("--stdout", "--workdir")
 _OF_SCRIPTS = ("--stdout", "--allow-large", "--workdir", "--background", "--timeout")
 SCRIPT_OPTIONS = CLUSTER_OPTIONS + tuple(each for each in RUN_OPTIONS if each.name in _OF_SCRIPTS)
 
+JOB_OPTIONS = ("partition", "account", "qos", "time", "constraint", "gres", "exclusive", "sbatch")
+"""The options of a job of Slurm, by their fields."""
+
 
 @dataclass(frozen=True)
 class CellOptions:

@@ -23,6 +23,9 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
+from jupyter_sky.notebook.cluster_factory import ClusterFactory
+from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.providers.base import MachineGone
 from jupyter_sky.providers.slurm import jobs, on_node, partitions
 from jupyter_sky.providers.slurm.login import LoginNode, login_node
@@ -73,6 +76,19 @@ def test_gpus_of_the_own_job_are_used_however_they_were_asked_for(job: str) -> N
         assert found == ["0", "1", "0", "1"]
     finally:
         cluster.down()
+
+
+def test_settings_for_jobs_submit_none_where_the_notebook_is_in_one(job: str) -> None:
+    settings = Sky(provider="slurm", partition="low", account="users", time="5:00")
+    factory = ClusterFactory(settings)
+    provider = factory.provider(factory.complete(CellOptions(nodes=2)))
+    cluster = start("inside", provider=provider, nodes=2)
+    try:
+        assert queue() == "mine RUNNING None", "another job was submitted"
+    finally:
+        cluster.down()
+    # What a cell types asks for another one, which has the settings, too.
+    assert factory.complete(CellOptions(nodes=2, qos="high")).partition == "low"
 
 
 def test_the_nodes_of_the_own_job_are_used(job: str) -> None:
