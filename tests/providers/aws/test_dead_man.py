@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from signal import SIGKILL, SIGSTOP
 
 import psutil
 import pytest
 
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.providers.aws.ec2 import user_data
+from jupyter_sky.providers.aws.ec2 import bootstrap, user_data
+from jupyter_sky.providers.ssh.machine import submit
 from tests.lab import Host
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.machines import Machines
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 def ended(machines: Machines) -> bool:
@@ -43,6 +45,26 @@ def test_machines_wait_for_installations(start: Start, machines: Machines) -> No
     assert "between=300\n" in switch
     [host] = machines.hosts.values()
     assert int(host.run("cat", "/run/jupyter-sky-beat")) > 0
+
+
+def test_machines_hear_of_the_notebook_while_it_is_busy_with_others(
+    start: Start, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap, "BEAT_EVERY", 0.1)
+    done, heard = threading.Event(), set[str]()
+
+    def say(text: object) -> None:
+        if heard or not str(text).startswith("preparing"):
+            return
+        for _ in range(64):  # as many hosts as are prepared at once
+            submit(done.wait)
+        [host] = machines.hosts.values()
+        try:
+            until(lambda: heard.add(host.run("cat", "/run/jupyter-sky-beat")) or len(heard) > 2)
+        finally:
+            done.set()  # what was made is released by the same threads
+
+    start(1, framework=False, say=say)
 
 
 def test_machines_power_off_when_their_agents_are_gone_or_hang(

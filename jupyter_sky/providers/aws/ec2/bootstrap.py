@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 BEAT_EVERY = 30.0
 """Seconds between two heart beats."""
+
+_BEATS_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -127,17 +130,23 @@ class NodeBootstrap:
             with contextlib.suppress(SkyError):
                 login.send_beat()
 
+        loop = asyncio.get_running_loop()
+        # Those of the work may all be busy for minutes: instances would take us for gone.
+        threads = ThreadPoolExecutor(_BEATS_AT_ONCE, "sky-beats")
+
         async def beat_all() -> None:
             while True:
-                await asyncio.gather(*(in_thread(beat, each) for each in work.logged_in))
+                beats = (loop.run_in_executor(threads, beat, each) for each in work.logged_in)
+                await asyncio.gather(*beats)
                 await asyncio.sleep(BEAT_EVERY)
 
-        beating = asyncio.get_running_loop().create_task(beat_all())
+        beating = loop.create_task(beat_all())
         try:
             yield work
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def _log_in(self, rented: Sequence[RentedInstance], work: _Work) -> SSH:
         """Wait until instances show the host key that they booted with, and renew it."""
