@@ -206,10 +206,7 @@ def _leave(run: BackgroundRun) -> None:
 
     try:
         if run.has_next:
-            print(
-                f"{name}: waiting for the setup, as the run is begun from here; Ctrl-C stops it",
-                flush=True,
-            )
+            notice("waiting for the setup, as the run is begun from here; Ctrl-C stops it")
         run.wait_until_begun(notice)
     except KeyboardInterrupt:
         run.cancel()
@@ -218,10 +215,9 @@ def _leave(run: BackgroundRun) -> None:
         raise
     if run.done:
         if run.has_next:
-            print(
-                f"{name}: the setup did not end well, and the run was not begun; `jupyter sky logs "
-                f"--cluster {name}` shows what it printed",
-                flush=True,
+            notice(
+                "the setup did not end well, and the run was not begun; `jupyter sky logs "
+                f"--cluster {name}` shows what it printed"
             )
         run.result()
     print(
