@@ -14,7 +14,7 @@ _SCALARS: tuple[type, ...] = (
     *(*_NUMBERS, str, bytes, range),
     *(datetime.date, datetime.time, datetime.timedelta, decimal.Decimal),
 )
-_MAX_PARTS = 1000
+_MAX_PARTS = 20
 _MAX_BYTES = 1024 * 1024
 
 
@@ -23,8 +23,8 @@ class NamespaceDiff:
 
     It finds names however they were bound: by an assignment, ``from module import *`` or ``%run``.
     An object may have the address of one that is gone, as in ``lr *= 2`` and ``lr *= 5``. So small
-    values are kept, and others are referred to weakly. The rest, such as a list of arrays, is not
-    kept from being freed, and known by its address.
+    values that cannot change are kept, and others are referred to weakly. The rest, such as lists
+    and arrays, is known by its address.
 
     Parameters
     ----------
@@ -37,12 +37,15 @@ class NamespaceDiff:
         self._before: dict[str, int] = {}
         self._weakly: dict[str, weakref.ref[Any]] = {}
         self._kept: list[Any] = []
+        refused = _not_referred_to()
         for name, value in dict(namespace).items():  # a copy, as in `identities`
             self._before[name] = id(value)
-            if type(value).__weakrefoffset__:
+            kind = type(value)
+            if not kind.__weakrefoffset__:
+                if _is_small(value):
+                    self._kept.append(value)
+            elif not issubclass(kind, refused):
                 self._weakly[name] = weakref.ref(value)
-            elif _is_small(value):
-                self._kept.append(value)
 
     def changed(self) -> set[str]:
         """Return the names that are new or bound to another object than before."""
@@ -68,23 +71,32 @@ def identities(namespace: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _is_small(value: Any) -> bool:
-    """Return whether a value takes little memory, with all that it refers to."""
+    """Return whether a value takes little memory, and refers to nothing that changes."""
     kind = type(value)
     if kind in _NUMBERS:
         return True
-    if kind not in (list, tuple, dict):
-        return _is_scalar(kind) and sys.getsizeof(value) <= _MAX_BYTES
-    if len(value) > _MAX_PARTS:
-        return False
-    parts = [*value, *value.values()] if kind is dict else value
-    kinds = set(map(type, parts))
-    if kinds <= _NUMBERS:
-        return True
-    return all(map(_is_scalar, kinds)) and sum(map(sys.getsizeof, parts)) <= _MAX_BYTES
+    if kind is tuple:
+        return len(value) <= _MAX_PARTS and all(map(_is_small, value))
+    return _is_scalar(kind) and sys.getsizeof(value) <= _MAX_BYTES
 
 
 def _is_scalar(kind: type) -> bool:
-    return issubclass(kind, _SCALARS) or (kind.__module__ == "numpy" and not kind.__weakrefoffset__)
+    if issubclass(kind, _SCALARS):
+        return True
+    numpy = sys.modules.get("numpy")
+    scalar = getattr(numpy, "generic", None)
+    # A row of an array is part of it.
+    return scalar is not None and issubclass(kind, scalar) and not issubclass(kind, numpy.void)
+
+
+def _not_referred_to() -> tuple[type, ...]:
+    """Return types of objects that lose abilities while something refers to them weakly.
+
+    NumPy resizes no such array, and torch swaps no such tensor.
+    """
+    named = (("numpy", "ndarray"), ("torch", "Tensor"))
+    kinds = [getattr(sys.modules.get(module), name, None) for module, name in named]
+    return tuple(kind for kind in kinds if kind is not None)
 
 
 def _counts(name: Any) -> bool:

@@ -21,6 +21,7 @@ _FUNCTIONS = {"query", "eval"}
 _NAME = re.compile(r"@([^\W\d]\w*)")
 _EXPRESSIONS = {("pd", "eval"), ("pandas", "eval"), ("ne", "evaluate"), ("numexpr", "evaluate")}
 _SQL = {("duckdb", "sql"), ("duckdb", "query"), ("duckdb", "execute")}
+_MODULES = {module for module, _ in _EXPRESSIONS | _SQL}
 _METHODS = {method for _, method in _EXPRESSIONS | _SQL}
 _TABLE = r"[^\W\d]\w*(?:\s+as\s+\w+)?"
 _TABLES = re.compile(rf"\b(?:from|join)\s+({_TABLE}(?:\s*,\s*{_TABLE})*)", re.IGNORECASE)
@@ -71,12 +72,12 @@ def named_in_queries(code: CodeType) -> frozenset[str]:
         The function's code.
     """
     found: set[str] = set()
+    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     texts = [each for each in code.co_consts if isinstance(each, str)]
     if not _FUNCTIONS.isdisjoint(code.co_names):
         found.update(*map(_NAME.findall, texts))
-    if not _METHODS.isdisjoint(code.co_names):
+    if not (_METHODS.isdisjoint(code.co_names) or _MODULES.isdisjoint((*code.co_names, *own))):
         found.update(*(find(text) for find, text in _evaluated(code)))
-    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     inner = [named_in_queries(each) for each in code.co_consts if isinstance(each, CodeType)]
     return frozenset(found.union(*inner) - own)
 

@@ -88,7 +88,8 @@ class Session:
         self._current: str | None = None
         self._starting: dict[str, ClusterStart] = {}
         self._found_gone: dict[str, CellOptions] = {}
-        self._spent: dict[str, float] = {}  # by those whose place a cluster has taken
+        self._spent: dict[str, float] = {}  # by those whose place a cluster has taken, by its id
+        self._modules = partial(imported_modules, shell)
 
     def cluster(self, options: CellOptions, *others: CellOptions) -> Cluster:
         """Return the cluster that a cell means; start it if it is not up.
@@ -144,7 +145,7 @@ class Session:
             return there
         if self.find(name):
             return None
-        places = self._places(name, [self._start_options(name, options)])
+        places = self.factory.places(name, [self._start_options(name, options)], self._modules)
         if len(places) > 1 or not isinstance(places[0].provider, Queueing):
             return None
         say_left_out(name, places)
@@ -167,7 +168,8 @@ class Session:
         """Return the name of the cluster that options mean, and where it could come from."""
         options = self.asked(options)
         name = options.cluster or self.current_name
-        return name, self._places(name, [self._start_options(name, options)])
+        started = [self._start_options(name, options)]
+        return name, self.factory.places(name, started, self._modules)
 
     def find(self, name: str | None = None) -> Cluster | None:
         """Return a cluster, by default the current one, if it is up; connect to it if need be."""
@@ -200,13 +202,14 @@ class Session:
         known = self._clusters.get(self.current_name)
         if known is None or not (known.state.phase is ClusterPhase.LOST or known.unreached):
             return None
-        name, options = known.name, self.started[known.name]
+        name = known.name
         if known.state.phase is not ClusterPhase.LOST:
+            options = self.started[name]
             print(self.down(name))
             self.started[name] = options
         elif again := self.find(name):
             return again  # another notebook has started it
-        cluster = self._start(name, [options])
+        cluster = self._start(name, [self.started[name]])
         self.additions.install_missing(cluster, self.started[name])
         return cluster
 
@@ -216,7 +219,7 @@ class Session:
         if again := self.find(name):  # which ends what is left of it
             return again  # another notebook has started it
         options = self.started[name]
-        spent = self._spent.get(name, 0.0) + (cluster.snapshot()["cluster"]["cost"] or 0.0)
+        spent = self._spent.get(cluster.id, 0.0) + (cluster.snapshot()["cluster"]["cost"] or 0.0)
         rest = with_rest(options, spent)
         try:
             cluster = self._start(name, [rest])
@@ -227,9 +230,10 @@ class Session:
                 raise
             print(f"{name}: {error} It goes on without {format_list(sorted(lost))}.")
             cluster = self._start(name, [left])
-        self._spent[name] = spent
-        self.started[name] = replace(self.started[name], max_cost=options.max_cost)
-        self.additions.install_missing(cluster, self.started[name])
+        self._spent[cluster.id] = spent
+        self.started[name] = asked = replace(self.started[name], max_cost=options.max_cost)
+        row_updates.record_line(cluster.id, as_line(asked))
+        self.additions.install_missing(cluster, asked)
         return cluster
 
     def connected(self, name: str | None = None) -> Cluster | None:
@@ -335,7 +339,7 @@ class Session:
         return not describes_another(self.settings.with_cluster_defaults(options), former)
 
     def _start(self, name: str, choices: Sequence[CellOptions]) -> Cluster:
-        places = self._places(name, choices)
+        places = self.factory.places(name, choices, self._modules)
         say_left_out(name, places)
         self.panels.prepare()
         selection, timeouts = choices[0].selection, self.settings.timeouts()
@@ -348,7 +352,6 @@ class Session:
                 # Nobody reads it, or Ctrl-C: whoever ends clusters has to know it.
                 self.connect(cluster, place.options, is_new=True)
                 raise
-        self._spent.pop(name, None)
         return self._take_up(place, cluster)
 
     def _take_up(self, place: ClusterPlace, cluster: Cluster) -> Cluster:
@@ -356,9 +359,6 @@ class Session:
         self.connect(cluster, place.options, is_new=True)  # first: it has to be known to be ended
         row_updates.record_line(cluster.id, as_line(place.options))
         return cluster
-
-    def _places(self, name: str, choices: Sequence[CellOptions]) -> list[ClusterPlace]:
-        return self.factory.places(name, choices, lambda: imported_modules(self._shell))
 
     def _attach(self, name: str) -> Cluster | None:
         row = registry.find(name)

@@ -2,8 +2,8 @@
 
 A pickled value goes over the wire as a message (``pack``) that names its large parts by digest;
 those are sent once, in pieces. On a node, a blob is a file in shared memory that every rank maps
-privately and writably (``unpack``): a large array is there once, however many ranks use it. Small
-parts share blobs, since a list may have a hundred thousand of them.
+privately and writably (``unpack``): a large array is there once, however many ranks use it. Where
+there are very many parts, small ones share blobs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ctypes
 import mmap
 import os
 import weakref
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,11 +33,14 @@ INLINE = 32 * 1024
 
 _MAX_INLINE = 1024 * 1024  # total bytes of such parts in one value
 
-SMALL = 1024 * 1024
-"""Bytes up to which a part shares a blob with others."""
+_MANY = 1000
+"""Parts from which on a blob, with its file and its request, costs more for each than its bytes."""
+
+_SMALL = 1024 * 1024  # bytes up to which one of so many shares a blob with others
 
 # Of a value that has changed in one small part, all that shares its blob is sent again.
-_SHARED = 4 * 1024 * 1024  # bytes from which on a shared blob takes no further part
+_SHARED = 4 * 1024 * 1024  # bytes of a shared blob, on average
+_MAX_SHARED = 4 * _SHARED
 
 _ALIGNED = 64  # bytes: arrays of all types begin where vector instructions work best
 
@@ -145,6 +149,7 @@ def pack(
     blobs: dict[str, memoryview] = {}
     shared = _SharedBlobs(blobs)
     room = _MAX_INLINE
+    small = _SMALL if len(pickled.buffers) >= _MANY else 0
 
     def part(data: Buffer) -> bytes | Blob | BlobSlice:
         nonlocal room
@@ -152,7 +157,7 @@ def pack(
         if view.nbytes <= min(INLINE, room):
             room -= view.nbytes
             return bytes(view)
-        if view.nbytes <= SMALL:
+        if view.nbytes <= small:
             return shared.add(view)
         key = digests.of(view)
         blobs[key] = view
@@ -186,7 +191,10 @@ class _SharedBlobs:
         found: BlobSlice = {"blob": "", "size": 0, "at": len(self._memory), "length": view.nbytes}
         self._memory += view
         self._slices.append(found)
-        if len(self._memory) >= _SHARED:
+        # What a blob ends with depends on that part alone, and not on what lies before it: of a
+        # list that begins with something new, the rest is there already.
+        is_last = zlib.crc32(view) < 2**32 * view.nbytes // _SHARED
+        if is_last or len(self._memory) >= _MAX_SHARED:
             self.end()
         return found
 

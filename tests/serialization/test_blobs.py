@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from jupyter_sky.serialization import blobs, pickling
 from tests.installed import on_first_use
@@ -34,7 +35,7 @@ def written(folder: Path, value: Any) -> Any:
 def test_many_small_arrays_share_few_blobs(tmp_path: Path) -> None:
     arrays = many()
     packed = written(tmp_path, arrays)
-    assert len(list(tmp_path.iterdir())) < 5
+    assert len(list(tmp_path.iterdir())) < 20
     assert blobs.references(packed).keys() == {path.name for path in tmp_path.iterdir()}
     total = sum(each.nbytes for each in arrays)
     assert total < blobs.size(packed) < total + MANY * 100
@@ -48,19 +49,39 @@ def test_many_small_arrays_share_few_blobs(tmp_path: Path) -> None:
     assert numpy.array_equal(blobs.unpack(packed, tmp_path)[7], arrays[7]), "only here"
 
 
-def test_a_changed_array_is_sent_again_with_its_neighbours_only() -> None:
-    arrays = many()
+@pytest.mark.parametrize("change", ["changed", "new", "gone"])
+def test_an_array_is_sent_again_with_its_neighbours_only(change: str) -> None:
+    arrays = [numpy.arange(number, number + 20_000) for number in range(1500)]
     before = blobs.pack(pickling.dump(arrays))
-    arrays[-1][0] += 1
+    match change:
+        case "changed":
+            arrays[700][0] += 1
+        case "new":
+            arrays.insert(0, numpy.arange(7, 20_000))
+        case "gone":
+            del arrays[0]
     after = blobs.pack(pickling.dump(arrays))
     assert blobs.content(before[0]) != blobs.content(after[0])
-    assert len(after[1].keys() - before[1].keys()) == 1
-    assert before[1].keys() & after[1].keys()
+    sent = sum(after[1][key].nbytes for key in after[1].keys() - before[1].keys())
+    assert sent < sum(each.nbytes for each in arrays) / 5
+
+
+def test_what_calls_share_is_copied_for_none_of_them() -> None:
+    tables = [numpy.arange(number, number + 50_000) for number in range(20)]
+    digests = blobs.MemoryDigests()
+    packed = [blobs.pack(pickling.dump([number, *tables]), digests)[1] for number in range(3)]
+    views = [memoryview(each).cast("B") for each in tables]
+    assert all(
+        numpy.shares_memory(found, own)
+        for parts in packed
+        for found, own in zip(parts.values(), views[-len(parts) :], strict=True)
+    )
 
 
 def test_the_content_of_arrays_that_lie_in_one_blob_is_told_apart() -> None:
-    arrays = [numpy.zeros(50_000), numpy.zeros(60_000), *[numpy.ones(40_000)] * 3]
-    other = [numpy.zeros(60_000), numpy.zeros(50_000), *[numpy.ones(40_000)] * 3]
+    rest = many()
+    arrays = [numpy.zeros(50_000), numpy.zeros(60_000), *rest]
+    other = [numpy.zeros(60_000), numpy.zeros(50_000), *rest]
     packed = [blobs.pack(pickling.dump(each))[0] for each in (arrays, other, arrays)]
     first, second, third = map(blobs.content, packed)
     assert first != second
@@ -77,7 +98,7 @@ def test_no_file_stays_open_for_a_value(tmp_path: Path) -> None:
 
 
 def test_an_array_is_hashed_once_for_as_long_as_it_is_there() -> None:
-    memory = bytearray(2 * blobs.SMALL)
+    memory = bytearray(2 * 1024 * 1024)
     digests = blobs.MemoryDigests()
 
     def packed(array: Any) -> str:

@@ -350,9 +350,8 @@ class Scheduler(ClusterListener):
         for run in list(self._runs.values()):
             ranks = sorted(run.waiting & connection.ranks) if run.sent else []
             for rank in ranks:
-                self.controller.on_event(
-                    connection, recovery.not_understood(connection, what, rank, run.id)
-                )
+                outcome = recovery.not_understood(connection, what, rank, run.id)
+                self.controller.on_event(connection, outcome)
             if ranks:
                 self._requests.interrupt(run.id, [connection])
 
@@ -366,7 +365,8 @@ class Scheduler(ClusterListener):
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Replace the node, or end the runs with the cluster."""
-        sent = [run.id for run in self._runs.values() if run.sent]
+        others = self._unseen if self.controller.shared else None  # its notebook may go on
+        sent = [run.id for run in self._runs.values() if run.sent and run is not others]
         if recovery.record_agent_loss(self.controller, connection, sent):
             self.controller.spawn(self._make_whole_in_turn())
 

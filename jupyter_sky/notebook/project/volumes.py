@@ -82,9 +82,11 @@ def keep_unwritten(cluster: Cluster) -> None:
         return
     _, troubles = cluster.mounts.write_back()
     if troubles:
+        # Only one that is not lost can be used.
+        once_more = "`%sky get` brings files here" if cluster.alive else "`%sky down` tries again"
         raise NotWrittenBack(
-            f"{cluster.name}: {'; '.join(troubles)}: `%sky get` brings files here, and "
-            "`%sky down --discard` ends the cluster without them."
+            f"{cluster.name}: {'; '.join(troubles)}: {once_more}, and `%sky down --discard` ends "
+            "the cluster without them."
         )
 
 

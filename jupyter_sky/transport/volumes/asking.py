@@ -37,7 +37,9 @@ def find_volume(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     place = Path(path).expanduser().absolute()
     for folder in (place, *place.parents):
         for note in note_places(folder):
-            with contextlib.suppress(OSError, ValueError, KeyError):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                if not note.is_file():  # to open something else may wait for ever
+                    continue
                 found: dict[str, Any] = json.loads(note.read_text())
                 if _owner(found["socket"], note) == os.getuid():
                     return found

@@ -26,6 +26,9 @@ from jupyter_sky.transport.protocol.rank_messages import TellCommand
 _END_WITHIN = 1.0  # seconds
 _READ = 64 * 1024
 
+_CLEANERS = ("resource_tracker", "torch_shm_manager")
+"""What is in the commands of helpers of Python, joblib and torch."""
+
 _LOOK_EVERY = 1.0
 """Seconds between two looks whether a process has ended: its children keep its pipe open."""
 
@@ -142,11 +145,19 @@ class CallProcess:
         started: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error, OSError):
             if self._process.is_alive():
-                started = psutil.Process(self._process.pid).children(recursive=True)
+                below = psutil.Process(self._process.pid).children(recursive=True)
+                started = [each for each in below if not _cleans_up(each)]
         self._process.kill()
         for each in started:
             with contextlib.suppress(psutil.Error, OSError):
                 each.kill()
+
+
+def _cleans_up(process: psutil.Process) -> bool:
+    """Return whether a process removes shared memory of those that end; then it ends, too."""
+    with contextlib.suppress(psutil.Error):
+        return any(each in word for word in process.cmdline() for each in _CLEANERS)
+    return False
 
 
 class _Printed:

@@ -85,7 +85,7 @@ class GatheredFiles:
 
         here = tensor.detach().cpu().contiguous()
         memory = here.reshape(-1).view(torch.uint8).numpy()
-        if memory.nbytes <= blobs.SMALL:
+        if memory.nbytes <= blobs.INLINE:
             return here.clone()
         key = blobs.digest(memory)
         mapped = blobs.map_privately(self._written(key, memoryview(memory)), memory.nbytes)

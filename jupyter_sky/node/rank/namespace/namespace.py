@@ -56,7 +56,7 @@ class Namespace:
         # Objects keep their class alive, but a class that was sent may have no objects yet.
         self._classes: dict[str, type] = {}
         self._received: weakref.WeakSet[type] = weakref.WeakSet()
-        self._writes = NamespaceDiff(names)
+        self._writes = NamespaceDiff({})
         self._attributes: set[str] = set()  # those of modules that the notebook has set
         self._watched: Sequence[str] = ()
         self._models: dict[str, weakref.ref[Any]] = {}

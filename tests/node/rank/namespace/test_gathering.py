@@ -17,7 +17,7 @@ torch = on_first_use("torch")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "complex64"])
 def test_a_kept_tensor_is_a_blob_already_when_it_is_packed(tmp_path: Path, dtype: str) -> None:
     wanted = getattr(torch, dtype)
-    original = torch.randn(1200, 1000).to(wanted)
+    original = torch.randn(300, 200).to(wanted)
     files = GatheredFiles(tmp_path)
     kept = files.keep(original.t())  # not contiguous
     assert torch.equal(kept, original.t()) and kept.dtype == wanted
@@ -35,8 +35,8 @@ def test_a_kept_tensor_is_a_blob_already_when_it_is_packed(tmp_path: Path, dtype
 
 def test_what_nobody_takes_is_removed(tmp_path: Path) -> None:
     files = GatheredFiles(tmp_path)
-    first = files.keep(torch.arange(200_000))
-    again = files.keep(torch.arange(200_000))
+    first = files.keep(torch.arange(100_000))
+    again = files.keep(torch.arange(100_000))
     small = files.keep(torch.arange(10))
     assert len(list(tmp_path.iterdir())) == 1
     files.discard()
@@ -48,5 +48,5 @@ def test_what_nobody_takes_is_removed(tmp_path: Path) -> None:
 def test_a_full_folder_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
     files = GatheredFiles(tmp_path / "gone")
     with pytest.raises(OSError):
-        files.keep(torch.arange(200_000))
+        files.keep(torch.arange(100_000))
     files.discard()
