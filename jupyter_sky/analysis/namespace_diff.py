@@ -83,7 +83,7 @@ def _is_small(value: Any) -> bool:
 def _is_scalar(kind: type) -> bool:
     if issubclass(kind, _SCALARS):
         return True
-    numpy = sys.modules.get("numpy")
+    numpy: Any = sys.modules.get("numpy")
     scalar = getattr(numpy, "generic", None)
     # A row of an array is part of it.
     return scalar is not None and issubclass(kind, scalar) and not issubclass(kind, numpy.void)

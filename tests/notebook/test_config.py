@@ -112,7 +112,8 @@ def test_what_a_cell_says_comes_first() -> None:
     assert sky.with_cluster_defaults(CellOptions(nodes=2)) == CellOptions(
         nodes=2, gpu="L4", plugin=(), spot=True
     )
-    assert parse_cell("--timeout 5", sky.run_defaults()) == CellOptions(stdout="all", timeout=5.0)
+    options = parse_cell("--timeout 5", sky.run_defaults())
+    assert options == CellOptions(stdout="all", timeout=5.0, display="rich")
 
 
 def test_timeouts_are_those_of_the_code_unless_it_says_so() -> None:

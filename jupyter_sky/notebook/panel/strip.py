@@ -76,6 +76,8 @@ class Strip:
         """Show the run that follows the ended one in its place."""
         with self._lock:
             self._snapshot, self._is_over = snapshot, False
+            if not self._is_shown:  # else it would appear in whichever cell is running
+                return
             self._publish()
         self._follow_soon()
 

@@ -69,7 +69,8 @@ def export_script(source: Path, target: str | None, factory: ClusterFactory) -> 
     steps, asked, missing = _read(source)
     hidden = hidden_names(steps, source)
     text = _script(steps, asked[0][1] if asked else None, factory, hidden)
-    missing = sorted([*missing, *left_out(asked, factory)], key=lambda each: each[0])
+    if any(step.options for step in steps):  # otherwise the script has no cluster
+        missing = sorted([*missing, *left_out(asked, factory)], key=lambda each: each[0])
     file = Path(target or f"{source.stem}.py").expanduser()
     first = f"# Made of {source.name} by `%sky export`."
     try:

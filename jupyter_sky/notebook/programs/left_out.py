@@ -17,6 +17,9 @@ _OF_POOLS = (
 )
 """Options of a cluster that every pool has, or its image."""
 
+_ADDED = ("plugin", "pip", "wheels", "env", "index", "volumes", "variable")
+"""What a later cell can add to a cluster; what else it names, the cluster has."""
+
 _NO_OPTIONS = CellOptions()
 
 
@@ -58,10 +61,10 @@ def _of_no_pool(starting: CellOptions, factory: ClusterFactory) -> Iterator[str]
 
 def _not_started_with(starting: CellOptions, options: CellOptions) -> Iterator[str]:
     """Yield fields of the options of a cluster that a later cell has beyond those of the first."""
-    for name in _OPTIONS:
+    for name in _ADDED:
         value, there = getattr(options, name), getattr(starting, name)
         is_there = value == there or (
             isinstance(value, tuple) and isinstance(there, tuple) and set(value) <= set(there)
         )
-        if name != "cluster" and not is_there:
+        if not is_there:
             yield name

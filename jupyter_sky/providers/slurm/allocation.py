@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.providers.slurm.login import login_node, rows
+from jupyter_sky.providers.slurm.login import SlurmError, login_node, rows
 from jupyter_sky.providers.slurm.partitions import fits, gpus_of
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -80,8 +81,9 @@ async def allocation(job: str) -> Allocation:
     gpu, gpus = gpus_of(resources)
     if not gpus:
         # They were asked for in another way than for each node, as with --gpus: what it got.
-        details = await at.ask(["scontrol", "--details", "show", "job", job])
-        gpu, gpus = min(map(gpus_of, _GOT.findall(details)), key=_count, default=(None, 0))
+        with contextlib.suppress(SlurmError):  # where only `squeue` is for everybody
+            details = await at.ask(["scontrol", "--details", "show", "job", job])
+            gpu, gpus = min(map(gpus_of, _GOT.findall(details)), key=_count, default=(None, 0))
     return Allocation(job, int(nodes), gpu, gpus)
 
 

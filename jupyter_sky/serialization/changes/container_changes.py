@@ -101,7 +101,9 @@ def _contents(
         if is_frame:
             each[REST] = digest(frames.rest_of(container), True)
         elif type(container) is defaultdict:
-            each[REST] = digest(container.default_factory, False)
+            factory = container.default_factory
+            is_named = isinstance(factory, type) and factory.__module__ == "builtins"
+            each[REST] = str(factory) if is_named else digest(factory, False)
         if not is_referable(container):
             each[_BY_PLACE] = ""
         found[numbers[identity]] = each

@@ -138,12 +138,22 @@ def test_a_background_run_has_one_with_its_output_below(notebook: LiveNotebook) 
     assert again.shown == ["in the background"]
 
 
+FAILS_ONCE = """
+import os
+if not os.path.exists({once!r}):
+    open({once!r}, "w").close()
+    os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("line", ["--background", "--background --retry 1"])
 def test_a_background_run_that_is_kept_has_one_only_where_it_is_displayed(
-    opened: Callable[..., LiveNotebook],
+    opened: Callable[..., LiveNotebook], tmp_path: Path, line: str
 ) -> None:
     notebook = opened()
     first = notebook.succeed("%%sky --nodes 1 --plugin none\npass")
-    kept = "run = get_ipython().run_cell_magic('sky', '--background', 'pass')\nrun.result()"
+    code = FAILS_ONCE.format(once=str(tmp_path / "once")) if "retry" in line else "pass"
+    kept = f"run = get_ipython().run_cell_magic('sky', {line!r}, {code!r})\nrun.result()"
     begun = notebook.finish(notebook.start(kept), first)
     other = notebook.finish(notebook.start("print('of the notebook')"), first, begun)
     assert [cell.order.count("strip") for cell in (first, begun, other)] == [1, 0, 0]

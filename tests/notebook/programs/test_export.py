@@ -172,6 +172,21 @@ def test_options_without_a_place_in_a_script_are_listed(tmp_path: Path) -> None:
     assert 'model_state = [each["model_state"] for each in results]' in script
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["%sky up", "x = 1"],
+        ["%sky up --hosts a,b", "%%sky --nodes 2\n1"],
+        ["%sky up --nodes 2", "%%sky --provider local --nodes 2\n1"],
+    ],
+    ids=["without a cell on ranks", "the nodes of hosts", "the usual provider"],
+)
+def test_what_a_script_has_is_not_listed(tmp_path: Path, cells: list[str]) -> None:
+    notebook = write_notebook(tmp_path / "a.ipynb", *cells)
+    said = export_script(notebook, str(tmp_path / "a.py"), ClusterFactory(Sky()))
+    assert "left out" not in said
+
+
 def test_ranks_go_on_with_what_they_have_brought_back(terminal: Terminal, tmp_path: Path) -> None:
     write_notebook(
         tmp_path / "train.ipynb",

@@ -74,7 +74,7 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> list[tup
         for key in others:
             own[key] = own.pop(key)
     if type(received) is defaultdict and is_changed(REST):
-        factory = received.default_factory
+        factory: Any = received.default_factory
         is_its_own = getattr(factory, "__self__", None) is received  # as of `d.__len__`
         present.default_factory = getattr(present, factory.__name__) if is_its_own else factory
     return [(own, key) for key in changed]
