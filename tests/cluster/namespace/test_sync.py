@@ -561,7 +561,9 @@ def test_what_has_arrived_is_told_while_it_does(notebook, tmp_path) -> None:
 
 
 def test_what_is_huge_is_sent_only_if_that_is_meant(notebook) -> None:
-    notebook.here("import numpy as np\na = np.full(300_000, 0.563)\nb = np.full(200_000, 0.564)\nc = 1")
+    notebook.here(
+        "import numpy as np\na = np.full(300_000, 0.563)\nb = np.full(200_000, 0.564)\nc = 1"
+    )
     sync, ranks = notebook.cluster.sync, notebook.cluster.all_ranks
     with pytest.raises(sky.UsageError) as raised:
         sync.update(["a", "b", "c"], notebook.names, ranks, limit=3_000_000)
