@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.api.checkpoints.parts import METADATA, Parts, make_reader, newest
-from jupyter_sky.api.volumes.mounted import volume
+from jupyter_sky.api.volumes.mounted import write_entries_back
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_ranks
-from jupyter_sky.transport.volumes.asking import find_volume
 
 if TYPE_CHECKING:
     from jupyter_sky.api.checkpoints.together import CheckpointGroup
@@ -318,10 +317,8 @@ class _Place:
 
     def write_back(self, names: Collection[str]) -> None:
         """If this is in a volume, write what became of these entries back to its bucket."""
-        if names and self.is_local and find_volume(self._root):
-            there = volume(self._root)
-            folder = Path(self._root).relative_to(there.path)
-            there.write_back(*(str(folder / name) for name in names))
+        if names and self.is_local:
+            write_entries_back(self._root, names)
 
     def saves(self) -> list[str]:
         self._files.invalidate_cache()

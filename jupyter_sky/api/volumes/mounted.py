@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
@@ -70,7 +73,13 @@ class MountedVolume:
         SkyError
             If some files cannot be written back; they stay on the node.
         """
-        for each in self._ask(op="write_back", path=self.path, names=names)["volumes"]:
+        own = {name: _name_in(self.path, Path(self.path, name)) for name in names}
+        if outside := [name for name, within in own.items() if within is None]:
+            raise UsageError(f"{outside[0]} is not in {self.path}: name files or folders in it.")
+        self._write_back([] if "." in own.values() else list(filter(None, own.values())))
+
+    def _write_back(self, names: Collection[str]) -> None:
+        for each in self._ask(op="write_back", path=self.path, names=[*names])["volumes"]:
             if each["left"]:
                 left = format_list([f"{self.path}/{name}" for name in each["left"][:3]])
                 more = " and others" if len(each["left"]) > 3 else ""
@@ -96,6 +105,26 @@ class MountedVolume:
             return ask(self._socket, request)
         except OSError:
             raise SkyError(f"the volume {self.path} is gone: its cluster has ended.") from None
+
+
+def write_entries_back(folder: str | PathLike[str], names: Collection[str]) -> None:
+    """Write what became of entries of a folder back to its bucket, if it is in a volume.
+
+    Raises
+    ------
+    SkyError
+        If some files cannot be written back; they stay on the node.
+    """
+    note = find_volume(folder)
+    if note and (place := _name_in(note["path"], Path(folder))):
+        own = [os.path.normpath(f"{place}/{name}") for name in names]
+        MountedVolume(note)._write_back(own)
+
+
+def _name_in(volume: str, path: Path) -> str | None:
+    """Return what a volume calls a path, which may contain links; ``None`` if it is elsewhere."""
+    real, root = Path(os.path.realpath(path)), os.path.realpath(volume)
+    return str(real.relative_to(root)) if real.is_relative_to(root) else None
 
 
 def volume(path: str | PathLike[str]) -> MountedVolume:

@@ -78,6 +78,10 @@ def _write_changes(
     markers = [name for name in names if name.rpartition("/")[2] == MARKER]
     others = [name for name in names if name not in markers and name not in unreadable]
     _write_files(tree, others, fetcher, workers, answer)
+    # A name that leads elsewhere, or to no file, must not look as if it were written.
+    if strange := [name for name in only if _is_strange(tree, name) and name not in names]:
+        answer["left"] += strange
+        answer["trouble"] = answer["trouble"] or "it is no file or folder of the volume itself"
     early = [name for name in markers if _is_early(name, answer["left"])]
     answer["left"] += early
     _write_files(tree, [each for each in markers if each not in early], fetcher, workers, answer)
@@ -118,6 +122,14 @@ def _is_early(marker: str, left: Sequence[str]) -> bool:
     """Return whether some of what a marker makes valid is not in the bucket."""
     folder = marker.rpartition("/")[0]
     return any(not folder or _is_among(name, [folder]) for name in left)
+
+
+def _is_strange(tree: Tree, name: str) -> bool:
+    """Return whether there is something of a name, and no file or folder of this volume."""
+    path = tree.path / name
+    is_itself = os.path.realpath(path) == f"{os.path.realpath(tree.path)}/{name}"
+    is_known = name in tree.entries or _is_folder(path)
+    return os.path.lexists(path) and not (is_itself and is_known)
 
 
 def _is_folder(path: Path) -> bool:

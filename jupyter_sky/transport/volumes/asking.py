@@ -32,10 +32,12 @@ def note_places(path: Path) -> tuple[Path, ...]:
 def find_volume(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Return the note of the volume that contains a path; ``None`` if there is none.
 
+    It contains what a link leads to, and both its own path and the real one may have the note.
     Those of other users do not count: a folder that everybody may write is no reason to trust them.
     """
     place = Path(path).expanduser().absolute()
-    for folder in (place, *place.parents):
+    real = Path(os.path.realpath(place))
+    for folder in dict.fromkeys((place, *place.parents, real, *real.parents)):
         for note in note_places(folder):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 if not note.is_file():  # to open something else may wait for ever

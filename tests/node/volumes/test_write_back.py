@@ -141,3 +141,39 @@ def test_the_save_before_goes_from_the_bucket_also_if_another_keeper_wrote_it(
     marker = json.loads(bucket.get("d/run/checkpoint.json"))
     there = {"/".join(name.split("/")[1:3]) for name in bucket.names()}
     assert there == {"other/a", "run/notes", "run/checkpoint.json", f"run/{marker['save']}"}
+
+
+@pytest.mark.parametrize("way", ["a link in it", "a link to it", "from a folder beside it"])
+def test_a_checkpoint_is_in_the_bucket_whichever_way_its_path_goes(
+    bucket: Buckets, tmp_path: Path, workplace: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "linked").symlink_to("data")
+    monkeypatch.chdir(tmp_path / "beside")
+    with keeping(data, bucket, workplace) as keeper:
+        assert keeper.mount("s3://photos/d") == ""
+        (data / "run-7").mkdir()
+        (data / "latest").symlink_to("run-7")
+        path = {"a link in it": f"{data}/latest", "a link to it": f"{tmp_path}/linked/run-7"}
+        sky.save(path.get(way, "../data/run-7"), step=1)
+        save = json.loads(bucket.get("d/run-7/checkpoint.json"))["save"]
+        assert f"d/run-7/{save}/.metadata" in bucket.names()
+
+
+def test_names_that_are_no_files_of_the_volume_are_left(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    data = tmp_path / "data"
+    with keeping(data, bucket, workplace) as keeper:
+        assert keeper.mount("s3://photos/d") == ""
+        (data / "run").mkdir()
+        (data / "run" / "part").write_bytes(b"part")
+        (data / "empty").mkdir()
+        (data / "latest").symlink_to("run")
+        names = ["latest", "latest/part", "./run", "run/", "empty", "gone"]
+        [written] = keeper.ask("write_back", path=str(data), names=names)["volumes"]
+        assert written["left"] == ["latest", "latest/part", "./run", "run/"]
+        assert written["trouble"] == "it is no file or folder of the volume itself"
+        [written] = keeper.ask("write_back", path=str(data), names=["run"])["volumes"]
+        assert (written["files"], written["left"]) == (1, [])
