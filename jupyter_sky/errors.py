@@ -33,6 +33,7 @@ listed with its file::
             Stopped          providers/aws/retries.py: the user stopped a launch
             NoCapacity       providers/aws/ec2/launch.py: AWS is short of instances that fit
             NotWrittenBack   notebook/project/volumes.py: machines have files that are nowhere else
+            NotUploaded      api/volumes/mounted.py: a bucket lacks what a node has in a volume
             NoAnswer         server/kernel_client.py: a kernel did not answer
         RemoteError          cluster/errors.py: raised on a rank
             RankLost         cluster/errors.py: a rank's process ended in a run

@@ -38,6 +38,7 @@ class Saving:
         self._began = began
         self._seconds = 0.0
         self._error: BaseException | None = None
+        self._left = ""  # why its bucket does not have it yet
         self._over = threading.Event()
         self._was_told = False
         future.add_done_callback(self._end)
@@ -56,7 +57,7 @@ class Saving:
             self._error = self._folder.reason(error)
             self._folder.discard()
         else:
-            self._folder.settle()
+            self._left = self._folder.settle()
             if self._folder.is_first:
                 present_run.report_saved(self.path, self._step)
 
@@ -74,16 +75,31 @@ class Saving:
             If it could not be saved; the previous checkpoint is kept.
         """
         self._over.wait()
-        self._was_told = True
+        was_told, self._was_told = self._was_told, True
         if self._error:
             raise explained(self._error, f"the checkpoint {self.path} was not saved")
+
+        if not was_told:
+            self._warn_of_left()
 
     def warn(self) -> None:
         """Wait, and warn if it could not be saved and nobody was told."""
         self._over.wait()
-        if self._error and not self._was_told:
+        if self._was_told:
+            return
+        if self._error:
             told = explained(self._error, f"the checkpoint {self.path} was not saved")
             warnings.warn(str(told), stacklevel=4)
+        self._warn_of_left()
+
+    def _warn_of_left(self) -> None:
+        if self._left and self._folder.is_first:
+            warnings.warn(
+                f"the checkpoint {self.path} is complete on the nodes of this cluster, and not in "
+                f"its bucket yet: {self._left}. It is written there after this cell, if the bucket "
+                "can be reached then.",
+                stacklevel=4,
+            )
 
     def __reduce__(self) -> Any:
         self._over.wait()
@@ -95,6 +111,8 @@ class Saving:
             return f"<checkpoint {self.path}: being saved>"
         if self._error:
             return f"<checkpoint {self.path}: not saved>"
+        if self._left:
+            return f"<checkpoint {self.path}: saved on the nodes, not in its bucket yet>"
         return f"<checkpoint {self.path}: saved in {format_duration(self._seconds)}>"
 
 
@@ -102,7 +120,7 @@ def _saved(path: str, step: float | None, seconds: float, error: SkyError | None
     """Return what is known of a checkpoint that is saved, or has failed, in another process."""
     saving = Saving.__new__(Saving)
     saving.path, saving._step, saving._seconds, saving._error = path, step, seconds, error
-    saving._over, saving._was_told = threading.Event(), True
+    saving._left, saving._over, saving._was_told = "", threading.Event(), True
     saving._over.set()
     return saving
 

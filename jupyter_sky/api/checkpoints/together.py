@@ -73,12 +73,12 @@ class CheckpointGroup:
                 )
                 patience = _LOOK_AFTER
 
-    def tell(self, value: Any) -> list[Any]:
-        """Exchange values; return that of each rank, by rank."""
+    def tell(self, value: Any, group: Any = None) -> list[Any]:
+        """Exchange values, in a group of all ranks if one is given; return them by rank."""
         if self._dist is None:
             return [value]
         values: list[Any] = [None] * self.size
-        self._dist.all_gather_object(values, value)
+        self._dist.all_gather_object(values, value, group=group)
         return values
 
     def background_group(self) -> Any:

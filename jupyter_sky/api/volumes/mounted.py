@@ -13,6 +13,10 @@ from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.transport.volumes.asking import ask, find_volume
 
 
+class NotUploaded(SkyError):
+    """A bucket lacks files of a volume that one node alone has, which keeps them."""
+
+
 class MountedVolume:
     """A volume on this node.
 
@@ -70,7 +74,7 @@ class MountedVolume:
 
         Raises
         ------
-        SkyError
+        NotUploaded
             If some files cannot be written back; they stay on the node.
         """
         own = {name: _name_in(self.path, Path(self.path, name)) for name in names}
@@ -78,12 +82,13 @@ class MountedVolume:
             raise UsageError(f"{outside[0]} is not in {self.path}: name files or folders in it.")
         self._write_back([] if "." in own.values() else list(filter(None, own.values())))
 
-    def _write_back(self, names: Collection[str]) -> None:
-        for each in self._ask(op="write_back", path=self.path, names=[*names])["volumes"]:
+    def _write_back(self, names: Collection[str], gone: Collection[str] = ()) -> None:
+        asked = {"path": self.path, "names": [*names], "gone": [*gone]}
+        for each in self._ask(op="write_back", **asked)["volumes"]:
             if each["left"]:
                 left = format_list([f"{self.path}/{name}" for name in each["left"][:3]])
                 more = " and others" if len(each["left"]) > 3 else ""
-                raise SkyError(
+                raise NotUploaded(
                     f"not written to {self.url}: {left}{more}, on this node alone "
                     f"({each['trouble']})."
                 )
@@ -107,18 +112,36 @@ class MountedVolume:
             raise SkyError(f"the volume {self.path} is gone: its cluster has ended.") from None
 
 
-def write_entries_back(folder: str | PathLike[str], names: Collection[str]) -> None:
+def write_entries_back(
+    folder: str | PathLike[str], names: Collection[str], gone: Collection[str] = ()
+) -> None:
     """Write what became of entries of a folder back to its bucket, if it is in a volume.
+
+    Parameters
+    ----------
+    folder
+        The folder, which may be reached through links.
+    names
+        Names of files and folders in it.
+    gone
+        Names of folders that were removed from it, to be removed from the bucket.
 
     Raises
     ------
-    SkyError
+    NotUploaded
         If some files cannot be written back; they stay on the node.
     """
     note = find_volume(folder)
-    if note and (place := _name_in(note["path"], Path(folder))):
-        own = [os.path.normpath(f"{place}/{name}") for name in names]
-        MountedVolume(note)._write_back(own)
+    place = _name_in(note["path"], Path(folder)) if note else None
+    if note and place and (names or gone):
+        own = ([os.path.normpath(f"{place}/{name}") for name in each] for each in (names, gone))
+        MountedVolume(note)._write_back(*own)
+
+
+def is_in_volume(folder: str | PathLike[str]) -> bool:
+    """Return whether a folder is in a volume of this node."""
+    note = find_volume(folder)
+    return note is not None and _name_in(note["path"], Path(folder)) is not None
 
 
 def _name_in(volume: str, path: Path) -> str | None:

@@ -79,8 +79,9 @@ class Keeper:
             case "mount":
                 return self.mount(request["volumes"])
             case "write_back":
-                quietly, names = request.get("quietly", False), request.get("names", ())
-                return self.write_back(request.get("path"), quietly, names)
+                quietly = request.get("quietly", False)
+                only = [*request.get("names", ())], [*request.get("gone", ())]
+                return self.write_back(request.get("path"), quietly, *only)
             case "state":
                 return {"volumes": [_state(tree) for tree in self._trees]}
             case "fetch":
@@ -140,7 +141,11 @@ class Keeper:
         return True
 
     def write_back(
-        self, path: str | None = None, quietly: bool = False, names: Sequence[str] = ()
+        self,
+        path: str | None = None,
+        quietly: bool = False,
+        names: Sequence[str] = (),
+        gone: Sequence[str] = (),
     ) -> WriteBackAnswer:
         """Write changes of ranks back to the bucket.
 
@@ -152,13 +157,15 @@ class Keeper:
             Whether no notebook is told now; the next one that asks will be.
         names
             Only files and folders of these names; everything by default.
+        gone
+            Folders that were removed, to be removed from the bucket.
         """
         tells = path is None and not quietly
         self._fetcher.look_for_closed()
         with self._turn:
             trees = [each for each in self._trees if path in (None, str(each.path))]
             written = [
-                write_back(each, self._fetcher, self._writers, tells, names) for each in trees
+                write_back(each, self._fetcher, self._writers, tells, names, gone) for each in trees
             ]
             for tree in trees:  # what they show elsewhere would be zeros without this process
                 for entry in tree.outside():

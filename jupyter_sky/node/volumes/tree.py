@@ -332,12 +332,14 @@ class Tree:
         return found
 
     def removed(self, folders: Sequence[str] = ()) -> list[str]:
-        """Return files that were removed, of those this node wrote back or in these folders."""
+        """Return files that were removed: of those in these folders, or that this node wrote."""
         below = tuple(f"{folder}/" for folder in folders)
         with self.lock:
             entries = list(self.entries.values())
-        own = [each.name for each in entries if each.is_own or each.name.startswith(below)]
-        return [name for name in own if not os.path.lexists(self.path / name)]
+        asked = [
+            each for each in entries if (each.name.startswith(below) if below else each.is_own)
+        ]
+        return [each.name for each in asked if not os.path.lexists(self.path / each.name)]
 
     def outside(self) -> list[FileEntry]:
         """Return files that were moved out of the volume before anybody read them."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from jupyter_sky.formatting import format_list
 from jupyter_sky.node.volumes.bucket import BucketError, Listed
@@ -26,20 +27,27 @@ _ATTEMPTS = 3  # attempts at a file that is being written meanwhile
 
 
 def write_back(
-    tree: Tree, fetcher: Fetcher, workers: Executor, tells: bool, only: Sequence[str] = ()
+    tree: Tree,
+    fetcher: Fetcher,
+    workers: Executor,
+    tells: bool,
+    only: Sequence[str] = (),
+    gone: Sequence[str] = (),
 ) -> WrittenVolume:
     """Write files that exist only on the node to the bucket, and return the result.
 
-    Files that the bucket had before are only removed with a folder that is named and gone, as an
+    Files that the bucket had before are only removed with a folder that is said to be gone, as an
     old save of a checkpoint. Files that this node wrote there are removed if ranks have removed
-    them.
+    them, once everything is written: what was moved is then there under its new name.
 
     Parameters
     ----------
     tells
         Whether a notebook is told the result: it hears once of each link that is not written.
     only
-        The names of files and folders to write; everything by default.
+        The names of files and folders to write; everything by default, unless some are gone.
+    gone
+        The names of folders that were removed, to be removed from the bucket.
     """
     answer: WrittenVolume = {
         "url": tree.bucket.url,
@@ -50,7 +58,10 @@ def write_back(
         "trouble": "",
     }
     try:
-        _write_changes(tree, fetcher, workers, answer, only)
+        if only or not gone:
+            _write_changes(tree, fetcher, workers, answer, only)
+        if gone and not answer["left"]:
+            _remove(tree, tree.removed(gone), answer)
         if tells and not answer["trouble"]:
             answer["trouble"] = _say_links(tree)
     except Exception as error:  # whatever it is, other volumes are written nevertheless
@@ -82,19 +93,14 @@ def _write_changes(
     if strange := [name for name in only if _is_strange(tree, name) and name not in names]:
         answer["left"] += strange
         answer["trouble"] = answer["trouble"] or "it is no file or folder of the volume itself"
-    early = [name for name in markers if _is_early(name, answer["left"])]
+    early = [name for name in markers if _is_early(tree, name, answer["left"], workers)]
     answer["left"] += early
+    if early:
+        answer["trouble"] = answer["trouble"] or "other nodes have yet to write what it names"
     _write_files(tree, [each for each in markers if each not in early], fetcher, workers, answer)
-    gone = [name for name in only if not os.path.lexists(tree.path / name)]
-    removed = [name for name in tree.removed(gone) if _is_among(name, only)]
     # What is in a folder that cannot be read looks as if it were removed.
-    for name in removed if not (answer["left"] or unreadable) else ():
-        try:
-            tree.bucket.remove(name)
-        except BucketError as error:
-            answer["trouble"] = answer["trouble"] or str(error)
-        else:
-            tree.forget(tree.entries[name])
+    if not (only or answer["left"] or unreadable):
+        _remove(tree, tree.removed(), answer)
     if unreadable:
         answer["left"] += unreadable
         answer["trouble"] = answer["trouble"] or f"the folder cannot be read: {_PERMIT}"
@@ -113,15 +119,46 @@ def _write_files(
             answer["size"] += size
 
 
+def _remove(tree: Tree, names: Sequence[str], answer: WrittenVolume) -> None:
+    for name in names:
+        try:
+            tree.bucket.remove(name)
+        except BucketError as error:
+            answer["trouble"] = answer["trouble"] or str(error)
+        else:
+            tree.forget(tree.entries[name])
+
+
 def _is_among(name: str, only: Sequence[str]) -> bool:
     """Return whether a name is one of these, or is below one of these; true if there are none."""
     return not only or any(name == each or name.startswith(f"{each}/") for each in only)
 
 
-def _is_early(marker: str, left: Sequence[str]) -> bool:
+def _is_early(tree: Tree, marker: str, left: Sequence[str], workers: Executor) -> bool:
     """Return whether some of what a marker makes valid is not in the bucket."""
     folder = marker.rpartition("/")[0]
-    return any(not folder or _is_among(name, [folder]) for name in left)
+    if any(not folder or _is_among(name, [folder]) for name in left):
+        return True
+    # What other nodes have on their disks, only they can write.
+    elsewhere = [name for name in _named_by(tree, marker) if name not in tree.entries]
+    return not all(workers.map(lambda name: _is_there(tree, name), elsewhere))
+
+
+def _named_by(tree: Tree, marker: str) -> list[str]:
+    """Return the names of the parts that the marker of a checkpoint says it has."""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        said = json.loads((tree.path / marker).read_text())
+        folder = (PurePosixPath(marker).parent / said["save"]).as_posix()
+        return [f"{folder}/{part}" for part in said["parts"]]
+    return []  # of another program, or gone
+
+
+def _is_there(tree: Tree, name: str) -> bool:
+    try:
+        tree.bucket.info(name)
+    except BucketError:
+        return False
+    return True
 
 
 def _is_strange(tree: Tree, name: str) -> bool:

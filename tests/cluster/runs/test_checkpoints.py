@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.cluster.runs.test_sharded import FSDP1, FSDP2, NET, TENSOR_PARALLEL
 from tests.cluster.runs.test_stop import stop_at_first_line
 from tests.installed import on_first_use
 from tests.lab.buckets import serving
-from tests.node.volumes.conftest import keeping
+from tests.node.volumes.conftest import Keeper, forwarding, keeping
 from tests.waiting import until
 
 torch = on_first_use("torch")
@@ -246,6 +247,49 @@ def test_a_node_that_is_lost_before_its_part_is_in_the_bucket_leaves_the_former_
         assert sky.load(elsewhere.data / "run") == {"step": 1}
         save = json.loads((elsewhere.data / "run" / "checkpoint.json").read_text())["save"]
         assert len([*(elsewhere.data / "run" / save).glob("*.distcp")]) == 4
+
+
+def test_a_checkpoint_that_one_node_cannot_upload_is_loaded_only_where_it_is_whole(
+    cells: Cells, disks: Callable[[Sequence[object]], None], tmp_path: Path
+) -> None:
+    is_lost = threading.Event()
+    with (
+        serving() as bucket,
+        forwarding(bucket.address, lambda size, is_back: not is_lost.is_set()) as breaking,
+        ExitStack() as nodes,
+    ):
+
+        def mount(name: object, address: str = "") -> Keeper:
+            folder = tmp_path / str(name)
+            folder.mkdir(exist_ok=True)
+            keeper = nodes.enter_context(keeping(folder / "data", bucket, folder / "keeper"))
+            assert keeper.mount("s3://photos/runs", address) == ""
+            return keeper
+
+        keepers = [mount(rank, breaking if rank == 2 else "") for rank in range(4)]
+        disks(range(4))
+        cells.run(f"{FSDP2}\nsky.save('~/data/run', model=model, step=1)")
+        is_lost.set()
+        cells.run("sky.save('~/data/run', model=model, step=2)")
+        assert "not in its bucket yet: not written to s3://photos/runs" in cells.text("stderr")
+        load = "loaded = sky.load('~/data/run', model=model)"
+        cells.run(load)
+        assert cells.ask("loaded") == [{"step": 2}] * 4
+        for keeper in keepers:
+            keeper.ask("write_back")
+        is_lost.clear()
+        elsewhere = mount("elsewhere")
+        assert sky.load(elsewhere.data / "run") == {"step": 1}
+        mount("new")
+        disks([0, 1, "new", 3])
+        cells.run(load)
+        assert "the one before it is loaded" in cells.text("stderr")
+        assert cells.ask("loaded") == [{"step": 1}] * 4
+        disks(range(4))
+        for keeper in (*reversed(keepers), keepers[0]):
+            keeper.ask("write_back")
+        assert elsewhere.ask("refresh", path=str(elsewhere.data))["trouble"] == ""
+        assert sky.load(elsewhere.data / "run") == {"step": 2}
 
 
 FULL = """

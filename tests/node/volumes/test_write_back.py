@@ -177,3 +177,36 @@ def test_names_that_are_no_files_of_the_volume_are_left(
         assert written["trouble"] == "it is no file or folder of the volume itself"
         [written] = keeper.ask("write_back", path=str(data), names=["run"])["volumes"]
         assert (written["files"], written["left"]) == (1, [])
+
+
+def test_a_save_stays_on_the_disk_while_the_bucket_is_out_of_reach(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    data, is_lost = tmp_path / "data", threading.Event()
+    run = data / "run"
+
+    def saves(names: list[str]) -> set[str]:
+        return {name.split("/")[2] for name in names} - {"checkpoint.json"}
+
+    with (
+        forwarding(bucket.address, lambda size, is_back: not is_lost.is_set()) as address,
+        keeping(data, bucket, workplace) as keeper,
+    ):
+        assert keeper.mount("s3://photos/d", address) == ""
+        sky.save(run, step=1)
+        former, there = bucket.get("d/run/checkpoint.json"), bucket.names()
+        is_lost.set()
+        for step in (2, 3):
+            with pytest.warns(UserWarning, match=r"complete on the nodes .* not in its bucket yet"):
+                sky.save(run, step=step)
+            assert sky.load(run) == {"step": step}
+        is_lost.clear()
+        assert bucket.get("d/run/checkpoint.json") == former
+        assert set(there) <= set(bucket.names())
+        [written] = keeper.ask("write_back")["volumes"]
+        assert written["left"] == []
+        marker = json.loads((run / "checkpoint.json").read_text())
+        assert json.loads(bucket.get("d/run/checkpoint.json")) == marker
+        assert saves(bucket.names()) == {marker["save"], marker["before"]["save"]}
+        sky.save(run, step=4)
+        assert saves(bucket.names()) == {json.loads(bucket.get("d/run/checkpoint.json"))["save"]}
