@@ -326,8 +326,14 @@ def _written(
     """Write the state; return a future, which is done already if the caller waits."""
     writer = folder.writer()
     if wait:
+        group = together.background_group() if folder.is_uploaded else None
         with _quiet():
-            checkpoint.save(state, storage_writer=writer, **_alone(checkpoint.save, together))
+            checkpoint.save(
+                state,
+                storage_writer=writer,
+                process_group=group,
+                **_alone(checkpoint.save, together),
+            )
         saved: Future[Any] = Future()
         saved.set_result(None)
         return saved

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import Any
 
 from jupyter_sky.errors import UsageError
@@ -11,6 +12,9 @@ from jupyter_sky.transport import present_run
 
 OWN_GROUP = "jupyter_sky"
 """What describes a group of ours, which is made again when it is needed."""
+
+_UPLOADED_WITHIN = timedelta(days=1)
+"""How long ranks wait for others that upload; torch's limits are minutes."""
 
 _LONGEST_PAUSE = 0.05
 _LOOK_AFTER = 0.2  # seconds
@@ -82,7 +86,7 @@ class CheckpointGroup:
         return values
 
     def background_group(self) -> Any:
-        """Return a gloo group for a thread, which is independent of the ranks' own group.
+        """Return a gloo group that is independent of the ranks' own, for threads and uploads.
 
         All ranks form it together, when it is first needed.
         """
@@ -92,6 +96,8 @@ class CheckpointGroup:
         group = self._dist.group.WORLD
         if _background is None or _background[0] is not group:
             made = self._dist.new_group(backend="gloo", group_desc=OWN_GROUP)
+            # Not before it is formed, where a rank that is lost is not waited for long.
+            self._dist.distributed_c10d._set_pg_timeout(_UPLOADED_WITHIN, made)
             _background = group, made
         return _background[1]
 

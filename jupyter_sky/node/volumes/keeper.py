@@ -160,13 +160,13 @@ class Keeper:
         gone
             Folders that were removed, to be removed from the bucket.
         """
+        if names or gone:
+            return self._write_named(path, names, gone)
         tells = path is None and not quietly
         self._fetcher.look_for_closed()
         with self._turn:
             trees = [each for each in self._trees if path in (None, str(each.path))]
-            written = [
-                write_back(each, self._fetcher, self._writers, tells, names, gone) for each in trees
-            ]
+            written = [write_back(each, self._fetcher, self._writers, tells) for each in trees]
             for tree in trees:  # what they show elsewhere would be zeros without this process
                 for entry in tree.outside():
                     self._fetcher.fetch(tree, entry)
@@ -182,6 +182,17 @@ class Keeper:
             for name, trouble in troubles.items():
                 if name.startswith(f"{each['path']}/") and not each["trouble"]:
                     each["trouble"] = f"{name} could not be read: {trouble}"
+        return {"volumes": written}
+
+    def _write_named(
+        self, path: str | None, names: Sequence[str], gone: Sequence[str]
+    ) -> WriteBackAnswer:
+        """Write some files back, beside what has the turn: a checkpoint waits for its own alone."""
+        self._fetcher.look_for_closed()
+        trees = [each for each in self._trees if str(each.path) == path]
+        written = [
+            write_back(each, self._fetcher, self._writers, False, names, gone) for each in trees
+        ]
         return {"volumes": written}
 
     def fetch(self, path: str, patterns: list[str]) -> str:
@@ -210,7 +221,9 @@ class Keeper:
             return f"{path} is no volume"
         try:
             with self._turn:
-                tree.show(tree.bucket.list())
+                with tree.lock:
+                    known = dict(tree.entries)
+                tree.show(tree.bucket.list(), known)
         except (BucketError, VolumeError) as error:
             return str(error)
         return "" if tree.is_lazy else self._fetch_all(tree)

@@ -14,7 +14,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from jupyter_sky.node.volumes.bucket import Bucket, BucketError, Listed
@@ -104,7 +104,7 @@ class Tree:
         try:
             if not self.order["limit"]:
                 self.order["limit"] = max(shutil.disk_usage(self.path).free // 2, 1)
-            self.show(listing)
+            self.show(listing, {})
             if not self.is_lazy:
                 size = sum(each.size for each in listing.values())
                 check_size(size, self.order["limit"], self.path, self.bucket.url)
@@ -115,12 +115,15 @@ class Tree:
             self.remove()
             raise
 
-    def show(self, listing: dict[str, Listed]) -> None:
-        """Show these files of the bucket, leaving files that ranks have changed as they are."""
+    def show(self, listing: dict[str, Listed], known: Mapping[str, FileEntry]) -> None:
+        """Show these files of the bucket, except those that ranks have changed or written since.
+
+        These have another entry than the one `known` before the bucket was listed.
+        """
         check_descriptors(len(listing), self.bucket.url)
         for name in sorted(listing):
             before = self.entries.get(name)
-            if before and before.listed == listing[name]:
+            if before is not known.get(name) or (before and before.listed == listing[name]):
                 continue
             if not is_place(name):
                 self.skipped.add(name)
@@ -129,9 +132,9 @@ class Tree:
                 continue  # a rank has written it, and it was not written back yet
             if before is None or self.is_as_was(before):
                 self._show(name, listing[name])
-        for name in set(self.entries) - set(listing):
-            entry = self.entries[name]
-            if entry.name == entry.source and self.is_as_was(entry):
+        for name, entry in known.items():
+            is_same = entry is self.entries.get(name) and entry.name == entry.source
+            if name not in listing and is_same and self.is_as_was(entry):
                 with self.lock, contextlib.suppress(OSError):
                     (self.path / name).unlink()
                     self.forget(entry)
@@ -311,11 +314,11 @@ class Tree:
 
     # Files that ranks have written
 
-    def changed(self) -> list[str]:
+    def changed(self, only: Collection[str] = ()) -> list[str]:
         """Return the names of files that exist only on this node, or in folders we cannot read."""
         found: list[str] = []
         by_inode: dict[int, FileEntry] | None = None
-        for name, seen in files_of(self.path, self._notes, found.append):
+        for name, seen in files_of(self.path, self._notes, found.append, only):
             with self.lock:
                 entry = self.entries.get(name)
                 if entry is None:
@@ -333,13 +336,11 @@ class Tree:
 
     def removed(self, folders: Sequence[str] = ()) -> list[str]:
         """Return files that were removed: of those in these folders, or that this node wrote."""
-        below = tuple(f"{folder}/" for folder in folders)
+        below = tuple(f"{folder}/" for folder in folders) or ("",)
         with self.lock:
-            entries = list(self.entries.values())
-        asked = [
-            each for each in entries if (each.name.startswith(below) if below else each.is_own)
-        ]
-        return [each.name for each in asked if not os.path.lexists(self.path / each.name)]
+            names = [each.name for each in self.entries.values() if folders or each.is_own]
+        asked = [name for name in names if name.startswith(below)]
+        return [name for name in asked if not os.path.lexists(self.path / name)]
 
     def outside(self) -> list[FileEntry]:
         """Return files that were moved out of the volume before anybody read them."""

@@ -73,12 +73,9 @@ def _write_changes(
     tree: Tree, fetcher: Fetcher, workers: Executor, answer: WrittenVolume, only: Sequence[str]
 ) -> None:
     """Write what ranks have changed, noting in the answer what became of each file."""
-    # Also folders that cannot be read and may contain what is asked for.
-    names = [
-        name
-        for name in tree.changed()
-        if _is_among(name, only) or any(_is_among(each, [name]) for each in only)
-    ]
+    strange = [name for name in only if _leads_elsewhere(tree, name)]
+    named = [name for name in only if name not in strange]
+    names = tree.changed(named) if named or not only else []
     if tree.order["read_only"]:
         if names:
             answer["left"] = names
@@ -89,8 +86,10 @@ def _write_changes(
     markers = [name for name in names if name.rpartition("/")[2] == MARKER]
     others = [name for name in names if name not in markers and name not in unreadable]
     _write_files(tree, others, fetcher, workers, answer)
-    # A name that leads elsewhere, or to no file, must not look as if it were written.
-    if strange := [name for name in only if _is_strange(tree, name) and name not in names]:
+    # What leads elsewhere, or to no file, must not look as if it were written.
+    known = {*names, *tree.entries}
+    strange += [name for name in named if name not in known and _is_no_folder(tree.path / name)]
+    if strange:
         answer["left"] += strange
         answer["trouble"] = answer["trouble"] or "it is no file or folder of the volume itself"
     early = [name for name in markers if _is_early(tree, name, answer["left"], workers)]
@@ -126,7 +125,8 @@ def _remove(tree: Tree, names: Sequence[str], answer: WrittenVolume) -> None:
         except BucketError as error:
             answer["trouble"] = answer["trouble"] or str(error)
         else:
-            tree.forget(tree.entries[name])
+            if entry := tree.entries.get(name):
+                tree.forget(entry)
 
 
 def _is_among(name: str, only: Sequence[str]) -> bool:
@@ -161,12 +161,14 @@ def _is_there(tree: Tree, name: str) -> bool:
     return True
 
 
-def _is_strange(tree: Tree, name: str) -> bool:
-    """Return whether there is something of a name, and no file or folder of this volume."""
-    path = tree.path / name
-    is_itself = os.path.realpath(path) == f"{os.path.realpath(tree.path)}/{name}"
-    is_known = name in tree.entries or _is_folder(path)
-    return os.path.lexists(path) and not (is_itself and is_known)
+def _leads_elsewhere(tree: Tree, name: str) -> bool:
+    """Return whether what is there has another name, such as behind a link."""
+    path, real = tree.path / name, f"{os.path.realpath(tree.path)}/{name}"
+    return os.path.lexists(path) and os.path.realpath(path) != real
+
+
+def _is_no_folder(path: Path) -> bool:
+    return os.path.lexists(path) and not _is_folder(path)
 
 
 def _is_folder(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -290,6 +291,45 @@ def test_a_checkpoint_that_one_node_cannot_upload_is_loaded_only_where_it_is_who
             keeper.ask("write_back")
         assert elsewhere.ask("refresh", path=str(elsewhere.data))["trouble"] == ""
         assert sky.load(elsewhere.data / "run") == {"step": 2}
+
+
+def test_a_save_waits_longer_than_the_limit_of_torch_for_an_upload(
+    cells: Cells, disks: Callable[[Sequence[object]], None], tmp_path: Path
+) -> None:
+    is_slow = threading.Event()
+
+    def goes_on(size: int, is_back: bool) -> bool:
+        if is_back and is_slow.is_set():
+            is_slow.clear()
+            time.sleep(2 * limit)  # what is tested is that no such time is too long
+        return True
+
+    limit = 2
+    with (
+        serving() as bucket,
+        forwarding(bucket.address, goes_on) as slow,
+        ExitStack() as nodes,
+    ):
+        for rank in range(4):
+            folder = tmp_path / str(rank)
+            folder.mkdir()
+            keeper = nodes.enter_context(keeping(folder / "data", bucket, folder / "keeper"))
+            assert keeper.mount("s3://photos/runs", slow if rank == 2 else "") == ""
+        disks(range(4))
+        cells.run(f"{FSDP2}\nsky.save('~/data/run', model=model, step=1)")
+        is_slow.set()
+        cells.run(f"""
+from datetime import timedelta
+from torch.distributed import distributed_c10d as c10d
+c10d._set_pg_timeout(timedelta(seconds={limit}))
+try:
+    sky.save('~/data/run', model=model, step=2)
+finally:
+    c10d._set_pg_timeout(c10d._get_default_timeout("gloo"))
+""")
+        assert not is_slow.is_set()
+        cells.run("loaded = sky.load('~/data/run', model=model)")
+        assert cells.ask("loaded") == [{"step": 2}] * 4
 
 
 FULL = """

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +20,13 @@ from jupyter_sky.node.volumes.opening import LIST
 from jupyter_sky.node.volumes.volumes import Volumes
 from jupyter_sky.transport.frames import Message
 from tests.lab.buckets import Buckets
-from tests.node.volumes.conftest import READS_EVERYTHING, forwarding, keeping, order_of
+from tests.node.volumes.conftest import (
+    READS_EVERYTHING,
+    forwarding,
+    holding,
+    keeping,
+    order_of,
+)
 from tests.waiting import PATIENCE, until
 
 
@@ -210,3 +217,62 @@ def test_a_save_stays_on_the_disk_while_the_bucket_is_out_of_reach(
         assert saves(bucket.names()) == {marker["save"], marker["before"]["save"]}
         sky.save(run, step=4)
         assert saves(bucket.names()) == {json.loads(bucket.get("d/run/checkpoint.json"))["save"]}
+
+
+def test_a_save_is_written_beside_other_volumes_that_take_long(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    held, slow = threading.Event(), tmp_path / "slow"
+    with (
+        holding(bucket.address, held) as address,
+        keeping(tmp_path / "data", bucket, workplace) as keeper,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert keeper.mount("s3://photos/d") == ""
+        order = order_of("s3://photos/slow", slow, address)
+        assert keeper.ask("mount", volumes=[order])["trouble"] == ""
+        (slow / "large").write_bytes(b"large")
+        held.set()
+        whole = threads.submit(keeper.ask, "write_back")
+        until(lambda: "slow/large" in bucket.names())  # of which the keeper does not hear yet
+        sky.save(keeper.data / "run", step=1)
+        assert "d/run/checkpoint.json" in bucket.names()
+        assert not whole.done()
+        held.clear()
+        assert [each["left"] for each in whole.result()["volumes"]] == [[], []]
+
+
+def test_what_is_written_while_the_bucket_is_listed_stays(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    data = tmp_path / "data"
+    lists, held, step = threading.Event(), list[threading.Event](), 1
+
+    def goes_on(size: int, is_back: bool) -> bool:
+        if is_back and lists.is_set():
+            lists.clear()
+            held.append(saved := threading.Event())
+            saved.wait(PATIENCE)
+        return True
+
+    with (
+        forwarding(bucket.address, goes_on) as address,
+        keeping(data, bucket, workplace) as keeper,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert keeper.mount("s3://photos/d", address) == ""
+        sky.save(data / "run", step=step)
+        lists.set()
+        refreshed = threads.submit(keeper.ask, "refresh", path=str(data))
+        while not refreshed.done():
+            until(lambda: held or refreshed.done())
+            if held:  # an answer, of several that a listing takes
+                step += 1
+                sky.save(data / "run", step=step)
+                lists.set()
+                held.pop().set()
+        assert step > 1
+        assert refreshed.result()["trouble"] == ""
+        assert sky.load(data / "run") == {"step": step}
+        save = json.loads((data / "run" / "checkpoint.json").read_text())["save"]
+        assert {each.name for each in (data / "run").iterdir()} == {save, "checkpoint.json"}
