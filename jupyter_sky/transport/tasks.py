@@ -179,6 +179,26 @@ async def blocking(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) 
     return await _outlasted(asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs)))
 
 
+async def in_time(function: Callable[[], object], within: float) -> None:
+    """Call a function in a thread, and wait for it at most ``within`` seconds.
+
+    The thread does not keep this process from ending, though what it waits for may hang for ever.
+    """
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def call() -> None:
+        try:
+            function()
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=call, daemon=True).start()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            await ended.wait()
+
+
 async def _outlasted(task: asyncio.Task[T]) -> T:
     """Wait for the end of a task, also where the one that waits is cancelled."""
     try:

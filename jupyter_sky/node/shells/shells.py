@@ -7,14 +7,12 @@ costs time. A shell whose output is no longer polled has lost its user, and ends
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 import pwd
 import resource
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -32,6 +30,7 @@ from jupyter_sky.transport.protocol.agent_requests import (
     TypeRequest,
 )
 from jupyter_sky.transport.protocol.agent_spec import SHELL_OF, AgentSpec
+from jupyter_sky.transport.tasks import in_time
 
 GONE_AFTER = 600.0
 """Seconds in which nobody asks for what a shell prints, after which its user is taken to be gone.
@@ -106,7 +105,9 @@ class Shells:
         sessions = {each.session for each in self._open.values() if not each.has_ended}
         others = await asyncio.to_thread(in_sessions, sessions) if sessions else []
         await asyncio.gather(*(each.hang_up() for each in self._open.values()))
-        await _in_time(partial(kill_left, str(self._folder), others))
+        # Linux lets who reads the variables of a hanging process wait, at times for ever.
+        sweep = partial(kill_left, str(self._folder), others)
+        await in_time(sweep, _SWEPT_WITHIN)
         self._open.clear()
 
     async def _on_open(self, request: OpenShellRequest) -> Message:
@@ -200,23 +201,3 @@ def _program() -> str:
 
 
 _NO_SHELLS = ("nologin", "false")
-
-
-async def _in_time(sweep: Callable[[], object]) -> None:
-    """Call a function in a thread that does not keep this process from ending.
-
-    Linux lets who reads the variables of a hanging process wait, at times for ever.
-    """
-    swept, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def call() -> None:
-        try:
-            sweep()
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(swept.set)
-
-    threading.Thread(target=call, daemon=True).start()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_SWEPT_WITHIN):
-            await swept.wait()

@@ -18,7 +18,7 @@ from jupyter_sky.node.volumes.place import remove_absent
 from jupyter_sky.paths import replace_text
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import Handlers
-from jupyter_sky.transport.tasks import BackgroundTasks
+from jupyter_sky.transport.tasks import BackgroundTasks, in_time
 from jupyter_sky.transport.volumes.requests import MountRequest, WrittenVolume
 
 WRITE_BACK_WITHIN = 900.0
@@ -199,8 +199,9 @@ class Volumes:
 
     async def _remove_absent(self) -> None:
         """Remove files without content of a process that was killed: nobody fills them any more."""
-        for each in self._told:
-            await asyncio.to_thread(remove_absent, Path(each["path"]))
+        places = [Path(each["path"]) for each in self._told]
+        # The disk may hang, which was why it had to be killed.
+        await in_time(lambda: [*map(remove_absent, places)], _LAST_WITHIN)
 
     async def _ask(self, request: dict[str, Any]) -> Message | None:
         """Send the process a request; return ``None`` if there is none, or none that answers."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import sys
+import threading
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import cast
@@ -65,11 +67,19 @@ def test_a_node_ends_though_its_keeper_cannot_be_killed(
         def kill(self) -> None:
             """Have no effect so far."""
 
+    answers = threading.Event()
+
     async def use() -> None:
         volumes = Volumes(tmp_path, str(workplace / "hanging.sock"), tmp_path)
         volumes._process = cast(asyncio.subprocess.Process, Hanging())
-        async with asyncio.timeout(PATIENCE):
-            await volumes.end()
+        volumes._told = [{"path": str(tmp_path)}]
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await volumes.end()
+        finally:
+            answers.set()
 
     monkeypatch.setattr(volumes_module, "_LAST_WITHIN", 0.1)
+    # Whoever else looks at that disk waits, too.
+    monkeypatch.setattr(os, "walk", lambda folder: filter(None, [answers.wait() and ()]))
     asyncio.run(use())
