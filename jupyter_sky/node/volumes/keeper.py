@@ -81,7 +81,8 @@ class Keeper:
             case "write_back":
                 quietly = request.get("quietly", False)
                 only = [*request.get("names", ())], [*request.get("gone", ())]
-                return self.write_back(request.get("path"), quietly, *only)
+                settled = request.get("settled", False)
+                return self.write_back(request.get("path"), quietly, *only, settled=settled)
             case "state":
                 return {"volumes": [_state(tree) for tree in self._trees]}
             case "fetch":
@@ -146,6 +147,7 @@ class Keeper:
         quietly: bool = False,
         names: Sequence[str] = (),
         gone: Sequence[str] = (),
+        settled: bool = False,
     ) -> WriteBackAnswer:
         """Write changes of ranks back to the bucket.
 
@@ -159,6 +161,8 @@ class Keeper:
             Only files and folders of these names; everything by default.
         gone
             Folders that were removed, to be removed from the bucket.
+        settled
+            Whether to leave files that have changed in the last seconds.
         """
         if names or gone:
             return self._write_named(path, names, gone)
@@ -166,7 +170,10 @@ class Keeper:
         self._fetcher.look_for_closed()
         with self._turn:
             trees = [each for each in self._trees if path in (None, str(each.path))]
-            written = [write_back(each, self._fetcher, self._writers, tells) for each in trees]
+            written = [
+                write_back(each, self._fetcher, self._writers, tells, settled=settled)
+                for each in trees
+            ]
             for tree in trees:  # what they show elsewhere would be zeros without this process
                 for entry in tree.outside():
                     self._fetcher.fetch(tree, entry)

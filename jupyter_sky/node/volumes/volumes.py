@@ -64,6 +64,8 @@ class Volumes:
         self._told: list[dict[str, Any]] = []  # what the list has, which may be removed
         self._process: asyncio.subprocess.Process | None = None
         self._writing = BackgroundTasks()
+        self._writes_until = 0.0
+        self._repeating: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._is_lost = False
         self._starting = asyncio.Lock()
@@ -78,8 +80,13 @@ class Volumes:
         """Whether there are any volumes."""
         return self._process is not None
 
-    async def write_back(self) -> str | None:
+    async def write_back(self, settled: bool = False) -> str | None:
         """Write back what ranks have written, within limits.
+
+        Parameters
+        ----------
+        settled
+            Whether to leave files that have changed in the last seconds.
 
         Returns
         -------
@@ -91,7 +98,8 @@ class Volumes:
         try:
             async with asyncio.timeout(WRITE_BACK_WITHIN):
                 # The next notebook that asks is told what is written now.
-                answer = await self._ask({"op": "write_back", "quietly": True})
+                request = {"op": "write_back", "quietly": True, "settled": settled}
+                answer = await self._ask(request)
         except TimeoutError:
             return "what ranks have written into volumes was not all written back in time"
         if answer is None:
@@ -115,14 +123,16 @@ class Volumes:
             Until when to do so again and again, as ``time.time`` counts; by default, it is done
             once.
         """
-        self._writing.spawn(self._write_back_until(until))
+        self._writing.spawn(self.write_back())
+        self._writes_until = max(self._writes_until, until)
+        if until and (self._repeating is None or self._repeating.done()):
+            self._repeating = self._writing.spawn(self._write_back_again())
 
-    async def _write_back_until(self, until: float) -> None:
-        while self.are_there:
-            await self.write_back()
-            if time.time() >= until:
-                break
+    async def _write_back_again(self) -> None:
+        """Write back what settles, and nothing that is being written: it would be for nothing."""
+        while self.are_there and time.time() < self._writes_until:
             await asyncio.sleep(_AGAIN_AFTER)
+            await self.write_back(settled=True)
 
     async def end(self) -> None:
         """Write back what is possible in the time, and remove the volumes except the rest."""

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import stat
+import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path, PurePosixPath
@@ -23,6 +24,8 @@ MARKER = "checkpoint.json"
 
 _RENAME = "rename it, and it is written"
 _PERMIT = "change its permissions, and what is in it is written"
+_STILL_WRITTEN = "it is still being written"
+_SETTLES_WITHIN = 3.0  # seconds after its last change
 _ATTEMPTS = 3  # attempts at a file that is being written meanwhile
 
 
@@ -33,6 +36,7 @@ def write_back(
     tells: bool,
     only: Sequence[str] = (),
     gone: Sequence[str] = (),
+    settled: bool = False,
 ) -> WrittenVolume:
     """Write files that exist only on the node to the bucket, and return the result.
 
@@ -48,6 +52,8 @@ def write_back(
         The names of files and folders to write; everything by default, unless some are gone.
     gone
         The names of folders that were removed, to be removed from the bucket.
+    settled
+        Whether to leave files that have changed in the last seconds, and may be being written.
     """
     answer: WrittenVolume = {
         "url": tree.bucket.url,
@@ -59,7 +65,7 @@ def write_back(
     }
     try:
         if only or not gone:
-            _write_changes(tree, fetcher, workers, answer, only)
+            _write_changes(tree, fetcher, workers, answer, only, settled)
         if gone and not answer["left"]:
             _remove(tree, tree.removed(gone), answer)
         if tells and not answer["trouble"]:
@@ -70,7 +76,12 @@ def write_back(
 
 
 def _write_changes(
-    tree: Tree, fetcher: Fetcher, workers: Executor, answer: WrittenVolume, only: Sequence[str]
+    tree: Tree,
+    fetcher: Fetcher,
+    workers: Executor,
+    answer: WrittenVolume,
+    only: Sequence[str],
+    settled: bool,
 ) -> None:
     """Write what ranks have changed, noting in the answer what became of each file."""
     strange = [name for name in only if _leads_elsewhere(tree, name)]
@@ -81,6 +92,10 @@ def _write_changes(
             answer["left"] = names
             answer["trouble"] = "it is read-only: leave out `:ro` where it is to be written back"
         return
+    if settled and (fresh := [name for name in names if _is_fresh(tree.path / name)]):
+        names = [name for name in names if name not in fresh]
+        answer["left"] += fresh
+        answer["trouble"] = _STILL_WRITTEN
     unreadable = [name for name in names if _is_folder(tree.path / name)]
     # The marker of a checkpoint comes last, since it makes the checkpoint valid.
     markers = [name for name in names if name.rpartition("/")[2] == MARKER]
@@ -171,6 +186,13 @@ def _is_no_folder(path: Path) -> bool:
     return os.path.lexists(path) and not _is_folder(path)
 
 
+def _is_fresh(path: Path) -> bool:
+    """Return whether a file has changed in the last seconds; its own times may be copied ones."""
+    with contextlib.suppress(OSError):
+        return 0 <= time.time() - path.lstat().st_ctime < _SETTLES_WITHIN
+    return False
+
+
 def _is_folder(path: Path) -> bool:
     with contextlib.suppress(OSError):
         return stat.S_ISDIR(path.lstat().st_mode)
@@ -212,7 +234,7 @@ def _write(tree: Tree, name: str, fetcher: Fetcher) -> tuple[int, str]:
             return 0, ""  # ranks have removed it meanwhile
         except OSError as error:
             return 0, error.strerror or str(error)
-    return 0, "it is still being written"
+    return 0, _STILL_WRITTEN
 
 
 def _listed(tree: Tree, name: str, written: os.stat_result) -> Listed:

@@ -276,3 +276,26 @@ def test_what_is_written_while_the_bucket_is_listed_stays(
         assert sky.load(data / "run") == {"step": step}
         save = json.loads((data / "run" / "checkpoint.json").read_text())["save"]
         assert {each.name for each in (data / "run").iterdir()} == {save, "checkpoint.json"}
+
+
+def test_files_that_are_being_written_wait_until_they_settle(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    data = tmp_path / "data"
+    with keeping(data, bucket, workplace) as keeper:
+        assert keeper.mount("s3://photos/d") == ""
+        (data / "run").mkdir()
+        for name in ("finished", "run/checkpoint.json"):
+            (data / name).write_bytes(b"{}")
+        written: list[Any] = []
+
+        def write() -> bool:
+            with (data / "run" / "part").open("ab") as file:
+                file.write(b"more")
+            written[:] = keeper.ask("write_back", quietly=True, settled=True)["volumes"]
+            return "d/finished" in bucket.names()
+
+        until(write)
+        assert bucket.names() == ["d/finished"]
+        assert sorted(written[0]["left"]) == ["run/checkpoint.json", "run/part"]
+        assert written[0]["trouble"] == "it is still being written"
