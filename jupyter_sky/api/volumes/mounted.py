@@ -69,17 +69,24 @@ class MountedVolume:
         Parameters
         ----------
         *names
-            Names below the volume, of files or folders; everything if none is given. A folder that
-            was removed here is removed from the bucket if it is named.
+            Names below the volume, of files or folders; everything if none is given, and what
+            this node had written and was removed here is then removed from the bucket.
 
         Raises
         ------
+        UsageError
+            If there is no such file or folder.
         NotUploaded
             If some files cannot be written back; they stay on the node.
         """
         own = {name: _name_in(self.path, Path(self.path, name)) for name in names}
         if outside := [name for name, within in own.items() if within is None]:
             raise UsageError(f"{outside[0]} is not in {self.path}: name files or folders in it.")
+        if missing := [name for name in names if not Path(self.path, name).exists()]:
+            raise UsageError(
+                f"there is no {missing[0]} in {self.path}: name files or folders that are there, "
+                "without patterns, or none to write everything back."
+            )
         self._write_back([] if "." in own.values() else list(filter(None, own.values())))
 
     def _write_back(self, names: Collection[str], gone: Collection[str] = ()) -> None:

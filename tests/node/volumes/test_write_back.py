@@ -299,3 +299,33 @@ def test_files_that_are_being_written_wait_until_they_settle(
         assert bucket.names() == ["d/finished"]
         assert sorted(written[0]["left"]) == ["run/checkpoint.json", "run/part"]
         assert written[0]["trouble"] == "it is still being written"
+
+
+def test_names_to_write_back_are_those_of_files_and_folders_that_are_there(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    data = tmp_path / "data"
+    with keeping(data, bucket, workplace) as keeper:
+        assert keeper.mount("s3://photos/d") == ""
+        for number, name in enumerate(["runs/a/", "./runs/b", f"{data}/runs/c", "runs/../runs/d"]):
+            (data / name).mkdir(parents=True)
+            (data / name / "part").write_bytes(b"part")
+            sky.volume(data).write_back(name)
+            assert len(bucket.names()) == number + 1
+        for name, said in (
+            ("*.pt", "there is no"),
+            ("../else", "is not in"),
+            ("/else", "is not in"),
+        ):
+            with pytest.raises(sky.UsageError, match=said):
+                sky.volume(data).write_back(name)
+        (data / "runs" / "a").rename(data / "runs" / "moved")
+        with pytest.raises(sky.UsageError, match=r"there is no runs/a in .*/data: name files"):
+            sky.volume(data).write_back("runs/a")
+        sky.volume(data).write_back("runs/b")
+        assert (
+            "d/runs/a/part" in bucket.names()
+        )  # since it is on this node alone under its new name
+        sky.volume(data).write_back(str(data))
+        there = [name.removeprefix("d/runs/") for name in bucket.names()]
+        assert there == ["b/part", "c/part", "d/part", "moved/part"]
