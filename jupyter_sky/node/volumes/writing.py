@@ -7,8 +7,9 @@ import json
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from jupyter_sky.formatting import format_list
@@ -100,7 +101,9 @@ def _write_changes(
     # The marker of a checkpoint comes last, since it makes the checkpoint valid.
     markers = [name for name in names if name.rpartition("/")[2] == MARKER]
     others = [name for name in names if name not in markers and name not in unreadable]
-    _write_files(tree, others, fetcher, workers, answer)
+    # What changes meanwhile is not settled, and the next round takes it.
+    write = partial(_write, tree, fetcher, 1 if settled else _ATTEMPTS)
+    _write_files(others, write, workers, answer)
     # What leads elsewhere, or to no file, must not look as if it were written.
     known = {*names, *tree.entries}
     strange += [name for name in named if name not in known and _is_no_folder(tree.path / name)]
@@ -111,7 +114,7 @@ def _write_changes(
     answer["left"] += early
     if early:
         answer["trouble"] = answer["trouble"] or "other nodes have yet to write what it names"
-    _write_files(tree, [each for each in markers if each not in early], fetcher, workers, answer)
+    _write_files([each for each in markers if each not in early], write, workers, answer)
     # What is in a folder that cannot be read looks as if it were removed.
     if not (only or answer["left"] or unreadable):
         _remove(tree, tree.removed(), answer)
@@ -121,9 +124,12 @@ def _write_changes(
 
 
 def _write_files(
-    tree: Tree, names: Sequence[str], fetcher: Fetcher, workers: Executor, answer: WrittenVolume
+    names: Sequence[str],
+    write: Callable[[str], tuple[int, str]],
+    workers: Executor,
+    answer: WrittenVolume,
 ) -> None:
-    written = workers.map(lambda each: _write(tree, each, fetcher), names)
+    written = workers.map(write, names)
     for name, (size, trouble) in zip(names, written, strict=True):
         if trouble:
             answer["left"].append(name)
@@ -212,7 +218,7 @@ def _say_links(tree: Tree) -> str:
     )
 
 
-def _write(tree: Tree, name: str, fetcher: Fetcher) -> tuple[int, str]:
+def _write(tree: Tree, fetcher: Fetcher, attempts: int, name: str) -> tuple[int, str]:
     """Write one file; return its size, and why that failed, if it did."""
     path: Path = tree.path / name
     entry = tree.entries.get(name)
@@ -222,7 +228,7 @@ def _write(tree: Tree, name: str, fetcher: Fetcher) -> tuple[int, str]:
     # It may have been moved before anybody read it.
     if entry and is_moved and (trouble := fetcher.fetch(tree, entry)):
         return 0, trouble
-    for _ in range(_ATTEMPTS):
+    for _ in range(attempts):
         try:
             before = path.lstat()
             tree.bucket.write(name, path)

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Awaitable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -329,3 +329,30 @@ def test_names_to_write_back_are_those_of_files_and_folders_that_are_there(
         sky.volume(data).write_back(str(data))
         there = [name.removeprefix("d/runs/") for name in bucket.names()]
         assert there == ["b/part", "c/part", "d/part", "moved/part"]
+
+
+def test_a_file_that_changes_while_it_is_uploaded_waits_for_the_next_round(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    data, held, put = tmp_path / "data", threading.Event(), "PUT /photos/d/late"
+    with (
+        holding(bucket.address, held) as address,
+        keeping(data, bucket, workplace) as keeper,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert keeper.mount("s3://photos/d", address) == ""
+        (data / "late").write_bytes(b"former")
+        held.set()
+        asked: list[Future[Any]] = []
+
+        def begins() -> bool:
+            if not asked or asked[-1].done():
+                asked.append(threads.submit(keeper.ask, "write_back", quietly=True, settled=True))
+            return put in bucket.asked
+
+        until(begins)
+        (data / "late").write_bytes(b"newer")
+        held.clear()
+        [written] = asked[-1].result()["volumes"]
+        assert (written["left"], written["trouble"]) == (["late"], "it is still being written")
+        assert bucket.asked.count(put) == 1
