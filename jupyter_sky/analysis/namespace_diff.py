@@ -76,8 +76,12 @@ def _is_small(value: Any) -> bool:
     if kind in _NUMBERS:
         return True
     if kind is tuple:
-        return len(value) <= _MAX_PARTS and all(map(_is_small, value))
-    return _is_scalar(kind) and sys.getsizeof(value) <= _MAX_BYTES
+        return len(value) <= _MAX_PARTS and all(map(_is_small_scalar, value))
+    return _is_small_scalar(value)
+
+
+def _is_small_scalar(value: Any) -> bool:
+    return _is_scalar(type(value)) and sys.getsizeof(value) <= _MAX_BYTES
 
 
 def _is_scalar(kind: type) -> bool:

@@ -86,3 +86,10 @@ def test_what_is_watched_can_be_done_as_before() -> None:
     del part, names["xs"]
     assert gone() is None
     assert diff.changed() == set()
+
+
+def test_what_is_nested_deeply_is_looked_at_only_from_outside() -> None:
+    nested: tuple[Any, ...] = ()
+    for _ in range(5000):
+        nested = (1, nested)
+    assert NamespaceDiff({"x": nested}).changed() == set()

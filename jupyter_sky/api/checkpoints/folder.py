@@ -21,10 +21,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.api.checkpoints.parts import METADATA, Parts, make_reader, newest
-from jupyter_sky.api.checkpoints.place import BEGUN, MARKER, CheckpointPlace
+from jupyter_sky.api.checkpoints.place import BEGUN, CheckpointPlace
 from jupyter_sky.api.volumes.mounted import NotUploaded
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_ranks
+from jupyter_sky.transport.volumes.requests import MARKER
 
 if TYPE_CHECKING:
     from jupyter_sky.api.checkpoints.together import CheckpointGroup
@@ -213,9 +214,13 @@ class CheckpointFolder:
 
     def _put_in_force(self, parts: Collection[str]) -> None:
         """Make this save the valid one, and remove previous ones unless the bucket needs them."""
-        before = self._place.read_marker()
-        if before and not self._place.is_written_back(before["save"]):
-            before = before.get("before")
+        before = None
+        try:
+            before = self._place.read_marker()
+            if before and not self._place.is_written_back(before["save"]):
+                before = before.get("before")
+        except Exception:  # of any kind: what is there may be out of reach, or of another program
+            self._kept.extend(self._place.saves())
         marker = {
             "save": self._save,
             "names": dict(self.names),
@@ -228,11 +233,14 @@ class CheckpointFolder:
             if not {BEGUN, METADATA} <= {*self._place.files(self._save)}:
                 raise FileNotFoundError(self._save)
             self._place.write_marker(marker)
+        self._left.clear()
         with self._noting():
             self._place.write_back([self._save, MARKER])
-        self._kept.append(self._save)
-        if self._left and before:
+        if not self._left:
+            self._kept.clear()
+        elif before:
             self._kept.append(before["save"])
+        self._kept.append(self._save)
         removed = []
         with self._place.locked():
             for other in self._place.saves():

@@ -16,8 +16,8 @@ from typing import Any
 from jupyter_sky.api.checkpoints.parts import METADATA
 from jupyter_sky.api.volumes.mounted import NotUploaded, is_in_volume, write_entries_back
 from jupyter_sky.errors import UsageError
+from jupyter_sky.transport.volumes.requests import MARKER
 
-MARKER = "checkpoint.json"
 BEGUN = "begun"
 _JOINED = "joined"  # where it is not rank 0 that has begun it
 _BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"}

@@ -75,25 +75,29 @@ class MountedVolume:
         Raises
         ------
         UsageError
-            If there is no such file or folder.
+            If one is a pattern, or leads elsewhere.
         NotUploaded
             If some files cannot be written back; they stay on the node.
         """
         own = {name: _name_in(self.path, Path(self.path, name)) for name in names}
         if outside := [name for name, within in own.items() if within is None]:
             raise UsageError(f"{outside[0]} is not in {self.path}: name files or folders in it.")
-        if missing := [name for name in names if not Path(self.path, name).exists()]:
+        # What is not here may be on other nodes, whose ranks call this, too.
+        missing = [name for name in names if not Path(self.path, name).exists()]
+        if patterns := [name for name in missing if set(name) & set("*?[")]:
             raise UsageError(
-                f"there is no {missing[0]} in {self.path}: name files or folders that are there, "
-                "without patterns, or none to write everything back."
+                f"there is no {patterns[0]} in {self.path}: name files or folders, without "
+                "patterns, or none to write everything back."
             )
         self._write_back([] if "." in own.values() else list(filter(None, own.values())))
 
     def _write_back(self, names: Collection[str], gone: Collection[str] = ()) -> None:
         asked = {"path": self.path, "names": [*names], "gone": [*gone]}
         for each in self._ask(op="write_back", **asked)["volumes"]:
-            if each["left"]:
-                left = format_list([f"{self.path}/{name}" for name in each["left"][:3]])
+            if each["left"] or (names and each["trouble"]):
+                left = format_list(
+                    [f"{self.path}/{name}" for name in (each["left"] or [*names])[:3]]
+                )
                 more = " and others" if len(each["left"]) > 3 else ""
                 raise NotUploaded(
                     f"not written to {self.url}: {left}{more}, on this node alone "

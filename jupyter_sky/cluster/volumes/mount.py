@@ -21,6 +21,7 @@ from jupyter_sky.transport.volumes.requests import (
     VolumeState,
     WriteBackAnswer,
     WrittenVolume,
+    has_only_markers_left,
 )
 
 _RENEW_BEFORE = 0.5
@@ -107,11 +108,25 @@ async def write_back(
     troubles = []
     answers = await asyncio.gather(*map(ask, every))
     for connection, answer in zip(every, answers, strict=True):
+        if not isinstance(answer, SkyError) and has_only_markers_left(answer):
+            # The others have written meanwhile what these wait for.
+            again = await ask(connection)
+            answer = again if isinstance(again, SkyError) else _both(answer, again)
         if isinstance(answer, SkyError):
             troubles.append(not_known(connection.name, str(answer)))
         else:
             done[connection.name] = answer
     return done, troubles
+
+
+def _both(first: list[WrittenVolume], then: list[WrittenVolume]) -> list[WrittenVolume]:
+    """Return what a node has written in two rounds, and what the second has left."""
+    written = {each["path"]: (each["files"], each["size"]) for each in first}
+    for each in then:
+        files, size = written.get(each["path"], (0, 0))
+        each["files"] += files
+        each["size"] += size
+    return then
 
 
 def not_known(node: str, reason: str) -> str:

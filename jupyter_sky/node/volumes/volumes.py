@@ -19,7 +19,11 @@ from jupyter_sky.paths import replace_text
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import Handlers
 from jupyter_sky.transport.tasks import BackgroundTasks, in_time
-from jupyter_sky.transport.volumes.requests import MountRequest, WrittenVolume
+from jupyter_sky.transport.volumes.requests import (
+    MountRequest,
+    WrittenVolume,
+    has_only_markers_left,
+)
 
 WRITE_BACK_WITHIN = 900.0
 """Seconds to write back what ranks have written, before a node ends that nobody uses."""
@@ -30,7 +34,11 @@ _LAST_WITHIN = 5.0
 
 
 _AGAIN_AFTER = 5.0
-"""Seconds after which a node that is about to be taken away writes back again."""
+"""Seconds after which it is written back again: by a node that is about to be taken away, for one.
+"""
+
+_MARKERS_WITHIN = 300.0
+"""Seconds in which other nodes should have written what the markers of checkpoints wait for."""
 
 _KILLED = "the process that keeps the volumes was killed"
 _LOST = (
@@ -100,6 +108,10 @@ class Volumes:
                 # The next notebook that asks is told what is written now.
                 request = {"op": "write_back", "quietly": True, "settled": settled}
                 answer = await self._ask(request)
+                until = time.time() + _MARKERS_WITHIN
+                while answer and has_only_markers_left(answer["volumes"]) and time.time() < until:
+                    await asyncio.sleep(_AGAIN_AFTER)
+                    answer = await self._ask(request)
         except TimeoutError:
             return "what ranks have written into volumes was not all written back in time"
         if answer is None:

@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -18,10 +18,7 @@ from jupyter_sky.node.volumes.fetching import Fetcher
 from jupyter_sky.node.volumes.lacking import is_mixed
 from jupyter_sky.node.volumes.tree import Tree
 from jupyter_sky.node.volumes.walking import links_of
-from jupyter_sky.transport.volumes.requests import WrittenVolume
-
-MARKER = "checkpoint.json"
-"""The file that says which save of a checkpoint holds."""
+from jupyter_sky.transport.volumes.requests import MARKER, WrittenVolume
 
 _RENAME = "rename it, and it is written"
 _PERMIT = "change its permissions, and what is in it is written"
@@ -93,10 +90,8 @@ def _write_changes(
             answer["left"] = names
             answer["trouble"] = "it is read-only: leave out `:ro` where it is to be written back"
         return
-    if settled and (fresh := [name for name in names if _is_fresh(tree.path / name)]):
-        names = [name for name in names if name not in fresh]
-        answer["left"] += fresh
-        answer["trouble"] = _STILL_WRITTEN
+    fresh = {name for name in names if _is_fresh(tree.path / name)} if settled else set()
+    names = [name for name in names if name not in fresh]
     unreadable = [name for name in names if _is_folder(tree.path / name)]
     # The marker of a checkpoint comes last, since it makes the checkpoint valid.
     markers = [name for name in names if name.rpartition("/")[2] == MARKER]
@@ -110,14 +105,17 @@ def _write_changes(
     if strange:
         answer["left"] += strange
         answer["trouble"] = answer["trouble"] or "it is no file or folder of the volume itself"
-    early = [name for name in markers if _is_early(tree, name, answer["left"], workers)]
+    if fresh:
+        answer["trouble"] = answer["trouble"] or _STILL_WRITTEN
+    early = [name for name in markers if _is_early(tree, name, answer["left"], fresh, workers)]
     answer["left"] += early
     if early:
         answer["trouble"] = answer["trouble"] or "other nodes have yet to write what it names"
     _write_files([each for each in markers if each not in early], write, workers, answer)
     # What is in a folder that cannot be read looks as if it were removed.
-    if not (only or answer["left"] or unreadable):
+    if not (only or answer["left"] or unreadable or fresh):
         _remove(tree, tree.removed(), answer)
+    answer["left"] += sorted(fresh)
     if unreadable:
         answer["left"] += unreadable
         answer["trouble"] = answer["trouble"] or f"the folder cannot be read: {_PERMIT}"
@@ -155,13 +153,17 @@ def _is_among(name: str, only: Sequence[str]) -> bool:
     return not only or any(name == each or name.startswith(f"{each}/") for each in only)
 
 
-def _is_early(tree: Tree, marker: str, left: Sequence[str], workers: Executor) -> bool:
+def _is_early(
+    tree: Tree, marker: str, left: Sequence[str], fresh: Collection[str], workers: Executor
+) -> bool:
     """Return whether some of what a marker makes valid is not in the bucket."""
-    folder = marker.rpartition("/")[0]
-    if any(not folder or _is_among(name, [folder]) for name in left):
+    folder, named = marker.rpartition("/")[0], _named_by(tree, marker)
+    # A log that is always fresh holds back no marker that names its parts.
+    waits = left if named else [*left, *fresh]
+    if any(not folder or _is_among(name, [folder]) for name in waits):
         return True
     # What other nodes have on their disks, only they can write.
-    elsewhere = [name for name in _named_by(tree, marker) if name not in tree.entries]
+    elsewhere = [name for name in named if name not in tree.entries]
     return not all(workers.map(lambda name: _is_there(tree, name), elsewhere))
 
 
@@ -240,6 +242,10 @@ def _write(tree: Tree, fetcher: Fetcher, attempts: int, name: str) -> tuple[int,
             return 0, ""  # ranks have removed it meanwhile
         except OSError as error:
             return 0, error.strerror or str(error)
+    # Meanwhile somebody else may have written the newer content, which this has replaced there.
+    with tree.lock:
+        if (entry := tree.entries.get(name)) and entry.mark:
+            entry.mark = (*entry.mark[:2], 0)
     return 0, _STILL_WRITTEN
 
 

@@ -37,7 +37,7 @@ def find_volume(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     """
     place = Path(path).expanduser().absolute()
     real = Path(os.path.realpath(place))
-    for folder in dict.fromkeys((place, *place.parents, real, *real.parents)):
+    for folder in dict.fromkeys((real, *real.parents, place, *place.parents)):
         for note in note_places(folder):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 if not note.is_file():  # to open something else may wait for ever

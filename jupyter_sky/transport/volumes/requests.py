@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypedDict
+
+MARKER = "checkpoint.json"
+"""The file that says which save of a checkpoint holds."""
 
 
 class SessionToken(TypedDict):
@@ -129,3 +133,12 @@ class VolumesAnswer(TypedDict):
     """The answer to ``volumes``: the state of each."""
 
     volumes: list[VolumeState]
+
+
+def has_only_markers_left(volumes: Iterable[WrittenVolume]) -> bool:
+    """Return whether markers of checkpoints are all that was not written, and there are some.
+
+    They wait for what other nodes have yet to write, so that it is worth trying again.
+    """
+    left = [name for each in volumes for name in each["left"]]
+    return bool(left) and all(name.rpartition("/")[2] == MARKER for name in left)

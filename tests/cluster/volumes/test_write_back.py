@@ -41,3 +41,39 @@ def test_a_node_out_of_reach_does_not_keep_others_from_writing_back() -> None:
     assert troubles == [
         "what ranks of n1 have written to volumes may not be there: there is no connection to n1."
     ]
+
+
+@dataclass
+class NodeOfCheckpoint:
+    """A node whose marker of a checkpoint has to wait for the part of another node."""
+
+    name: str
+    own: str
+    bucket: set[str]
+    is_first: bool
+
+    async def request(self, kind: str, **given: Any) -> dict[str, Any]:
+        volume = {"url": "s3://b", "path": "/b", "files": 0, "size": 0, "left": [], "trouble": ""}
+        if not self.is_first:
+            await asyncio.sleep(0.01)
+        if self.own not in self.bucket:
+            self.bucket.add(self.own)
+            volume |= {"files": 1, "size": 4}
+        if self.is_first and "part of n2" in self.bucket:
+            self.bucket.add("marker")
+            volume |= {"files": volume["files"] + 1, "size": volume["size"] + 2}
+        elif self.is_first:
+            volume |= {"left": ["run/checkpoint.json"], "trouble": "others have yet to write"}
+        return {"volumes": [volume]}
+
+
+def test_the_marker_of_a_checkpoint_is_written_once_all_nodes_have_written_its_parts() -> None:
+    bucket: set[str] = set()
+    nodes: Any = [
+        NodeOfCheckpoint("n1", "part of n1", bucket, is_first=True),
+        NodeOfCheckpoint("n2", "part of n2", bucket, is_first=False),
+    ]
+    said, troubles = asyncio.run(mount.write_back(nodes))
+    assert "marker" in bucket
+    assert mount.sentences(said) == (["wrote 3 files, 10 B, to s3://b"], [])
+    assert troubles == []

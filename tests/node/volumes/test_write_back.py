@@ -320,8 +320,7 @@ def test_names_to_write_back_are_those_of_files_and_folders_that_are_there(
             with pytest.raises(sky.UsageError, match=said):
                 sky.volume(data).write_back(name)
         (data / "runs" / "a").rename(data / "runs" / "moved")
-        with pytest.raises(sky.UsageError, match=r"there is no runs/a in .*/data: name files"):
-            sky.volume(data).write_back("runs/a")
+        sky.volume(data).write_back("runs/a")  # as on a node whose ranks have not written it
         sky.volume(data).write_back("runs/b")
         assert (
             "d/runs/a/part" in bucket.names()
