@@ -188,7 +188,12 @@ def test_a_code_of_the_users_device_is_asked_for_once(
 def test_rented_machines_with_what_is_nowhere_else_are_not_given_back() -> None:
     trouble = "not written to s3://photos: /data/model, on node 0 alone (access is denied)"
     mounts = SimpleNamespace(volumes=(VOLUME,), write_back=lambda: ([], [trouble]))
-    rented: Any = SimpleNamespace(name="train", provider=sky.AWS(), mounts=mounts)
+    rented: Any = SimpleNamespace(name="train", provider=sky.AWS(), mounts=mounts, alive=True)
     with pytest.raises(SkyError, match=r"/data/model, on node 0 alone .* `%sky down --discard`"):
+        keep_unwritten(rented)
+    rented.alive = False  # then `%sky get` would end what is left of it
+    with pytest.raises(
+        SkyError, match=r"on node 0 alone .* `%sky down` tries again, and `%sky down"
+    ):
         keep_unwritten(rented)
     keep_unwritten(SimpleNamespace(**{**vars(rented), "provider": sky.SSH("gpu1")}))  # type: ignore[arg-type]
