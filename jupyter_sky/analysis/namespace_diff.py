@@ -100,7 +100,7 @@ def _not_referred_to() -> tuple[type, ...]:
     """
     named = (("numpy", "ndarray"), ("torch", "Tensor"))
     kinds = [getattr(sys.modules.get(module), name, None) for module, name in named]
-    return tuple(kind for kind in kinds if kind is not None)
+    return tuple(kind for kind in kinds if isinstance(kind, type))
 
 
 def _counts(name: Any) -> bool:
