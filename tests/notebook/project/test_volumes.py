@@ -338,7 +338,10 @@ def test_machines_stay_while_their_files_are_nowhere_else(
         with pytest.raises(SkyError, match=refused):
             notebook.run("%sky down")
         # So does a program that is not connected to it.
-        assert cli.main(["down", "train"]) == 1
+        try:
+            assert cli.main(["down", "train"]) == 1
+        finally:  # or other tests would be in a terminal
+            cli._CommandShell.clear_instance()
         assert re.search(refused.replace("%", "jupyter "), capsys.readouterr().err)
         assert "train: ended" in notebook.run("%sky down --discard train")
 
