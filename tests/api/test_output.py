@@ -180,7 +180,8 @@ def test_stop_may_come_at_any_point() -> None:
     quiet = sky.stdout(only="head")(lambda: None)
     for _ in range(200):
         try:
-            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.001))
+            # Again, since one that comes before the call has begun stops nothing.
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.001), 0.05)
             interrupts.run_interruptible(call)
         except KeyboardInterrupt:
             print("shown")
