@@ -55,11 +55,19 @@ def add_volumes(
         print(f"{cluster.name}: {warning}", file=sys.stderr)
 
 
-def say_written_back(shell: InteractiveShell, cluster: Cluster) -> None:
-    """Write back what ranks have written to volumes, and report the result."""
+def say_written_back(shell: InteractiveShell, cluster: Cluster, keeps: bool = False) -> None:
+    """Write back what ranks have written to volumes, and report the result.
+
+    Parameters
+    ----------
+    keeps
+        Whether to refuse as `keep_unwritten` does.
+    """
     if not cluster.mounts.volumes:
         return
     written, troubles = cluster.mounts.write_back()
+    if keeps:
+        _refuse_to_lose(cluster, troubles)
     if written:
         NoticeLine(shell, cluster.name).update("; ".join(written))
     for trouble in [*troubles, *cluster.mounts.lost()]:
@@ -78,10 +86,13 @@ def keep_unwritten(cluster: Cluster) -> None:
     NotWrittenBack
         If they cannot be written back.
     """
-    if not cluster.mounts.volumes or not isinstance(cluster.provider, CloudProvider):
-        return
-    _, troubles = cluster.mounts.write_back()
-    if troubles:
+    if cluster.mounts.volumes and isinstance(cluster.provider, CloudProvider):
+        _, troubles = cluster.mounts.write_back()
+        _refuse_to_lose(cluster, troubles)
+
+
+def _refuse_to_lose(cluster: Cluster, troubles: Sequence[str]) -> None:
+    if troubles and isinstance(cluster.provider, CloudProvider):
         # Only one that is not lost can be used.
         once_more = "`%sky get` brings files here" if cluster.alive else "`%sky down` tries again"
         raise NotWrittenBack(
@@ -112,9 +123,7 @@ def write_back_before_end(shell: InteractiveShell, cluster: Cluster, unwritten: 
     if unwritten == "discard":
         return
     try:
-        if unwritten == "keep":
-            keep_unwritten(cluster)
-        say_written_back(shell, cluster)
+        say_written_back(shell, cluster, keeps=unwritten == "keep")
     except KeyboardInterrupt:
         raise Interrupted(
             f"{cluster.name} is still up: `%sky down {cluster.name}` goes on with writing back "
