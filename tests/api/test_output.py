@@ -172,6 +172,8 @@ def test_stop_may_come_at_any_point() -> None:
     from jupyter_sky.node.rank.interrupts import Interrupts
 
     def call():
+        # Here, since a Stop that comes before the call has begun stops nothing.
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.001))
         while True:
             quiet()
 
@@ -180,8 +182,6 @@ def test_stop_may_come_at_any_point() -> None:
     quiet = sky.stdout(only="head")(lambda: None)
     for _ in range(200):
         try:
-            # Again, since one that comes before the call has begun stops nothing.
-            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.001), 0.05)
             interrupts.run_interruptible(call)
         except KeyboardInterrupt:
             print("shown")
