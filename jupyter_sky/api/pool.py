@@ -241,10 +241,10 @@ class ComputePool:
             If nodes do not start; the pool is then as it was before.
         """
         spec = replace(self.spec, nodes=nodes)
-        known = self.cluster.warnings
+        known, unwritten = self.cluster.warnings, self.cluster.mounts.write_back(nodes)[1]
         self.cluster.scale(nodes)
         self.spec = spec
-        for sentence in self.cluster.warnings[len(known) :]:
+        for sentence in [*unwritten, *self.cluster.warnings[len(known) :]]:
             warnings.warn(sentence, stacklevel=2)
 
     def dask(self) -> Client:

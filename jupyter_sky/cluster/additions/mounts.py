@@ -60,8 +60,13 @@ class Mounts:
         controller.spec = replace(controller.spec, volumes=every)
         call(renewal.begin, controller, at)
 
-    def write_back(self) -> tuple[list[str], list[str]]:
+    def write_back(self, first: int = 0) -> tuple[list[str], list[str]]:
         """Write back what ranks have written.
+
+        Parameters
+        ----------
+        first
+            The first node whose agent writes; an agent of earlier nodes as well does not.
 
         Returns
         -------
@@ -72,7 +77,11 @@ class Mounts:
         # Agents that end themselves, or are ended, write back on their own.
         if not self.volumes or not (controller.alive or controller.loss.nodes):
             return [], []
-        there = [each for each in controller.connections if not each.is_over]
+        there = [
+            each
+            for each in controller.connections
+            if not each.is_over and each.machine.nodes[0].node >= first
+        ]
 
         async def write() -> tuple[dict[str, list[WrittenVolume]], list[str]]:
             async with kept_up(controller):

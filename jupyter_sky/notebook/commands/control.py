@@ -23,6 +23,7 @@ from jupyter_sky.notebook.ipython.post_mortem import last_error, look_at
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.profiling.show import show_profile
+from jupyter_sky.notebook.project.volumes import write_back_before_leaving
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import choose_ranks
 from jupyter_sky.providers.base import Progress
@@ -104,7 +105,9 @@ def scale(context: CommandContext, options: Namespace) -> None:
     """Add nodes to a cluster or remove some, and print its new size."""
     cluster, hosts = context.cluster(options.cluster), options.hosts or ()
     with ProgressLine(context.shell, cluster.name) as progress:
-        scaled = scale_cluster(context.session, cluster, options.nodes, hosts, progress.update)
+        scaled = scale_cluster(
+            context.session, cluster, options.nodes, hosts, progress.update, options.discard
+        )
         progress.update(f"{scaled}, in {progress.seconds:.1f} s")
 
 
@@ -156,6 +159,7 @@ def scale_cluster(
     nodes: int | None,
     hosts: Sequence[str] = (),
     progress: Progress = lambda text: None,
+    is_discarded: bool = False,
 ) -> str:
     """Add nodes to a cluster or remove some, and return a description of it.
 
@@ -171,13 +175,15 @@ def scale_cluster(
         Machines to use, besides those that the cluster was started with.
     progress
         Called with the present step.
+    is_discarded
+        Whether nodes may leave with what they could not write back to volumes.
 
     Raises
     ------
     UsageError
         If there cannot be that many nodes, or while something runs.
     SkyError
-        If nodes do not start; the cluster is then as it was.
+        If nodes do not start, or have files that are nowhere else; the cluster is then as it was.
     Interrupted
         If Ctrl-C was pressed; the cluster has either its old or its new size.
     """
@@ -201,6 +207,8 @@ def scale_cluster(
     assert nodes
     warnings = cluster.warnings
     try:
+        if nodes < has:
+            write_back_before_leaving(cluster, nodes, is_discarded)
         untold = cluster.scale(nodes, session.factory.provider(options), progress)
     except KeyboardInterrupt:
         raise _interrupted(cluster, has) from None

@@ -28,6 +28,9 @@ _DISCARD = Argument(
     "lose what of volumes could not be written back, or forget a cluster whose Slurm does not "
     "answer, or whose computer is gone",
 )
+_DISCARD_LEAVING = replace(
+    _DISCARD, help="lose what nodes that leave could not write back to volumes"
+)
 _NAME = Argument(("name",), "NAME", types.CLUSTER, "train", "the cluster (the current or only one)")
 _SHOWN = replace(_NAME, help="show this cluster alone (all)")
 _CLUSTER = Argument(
@@ -212,7 +215,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "restart": ("restart ranks with empty namespaces", (_RANKS, _CLUSTER)),
     "scale": (
         "add or remove nodes; ranks that stay keep their variables",
-        (_NODES, _MORE_HOSTS, _CLUSTER),
+        (_NODES, _MORE_HOSTS, _DISCARD_LEAVING, _CLUSTER),
     ),
     "torchrun": (
         "run a script under torchrun on every node",

@@ -101,6 +101,35 @@ def _refuse_to_lose(cluster: Cluster, troubles: Sequence[str]) -> None:
         )
 
 
+def write_back_before_leaving(cluster: Cluster, nodes: int, is_discarded: bool) -> None:
+    """Write back what ranks of the nodes that leave have written.
+
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    nodes
+        How many nodes stay.
+    is_discarded
+        Whether to let them leave with files that they alone have.
+
+    Raises
+    ------
+    NotWrittenBack
+        If rented machines have such files.
+    """
+    if is_discarded or not cluster.mounts.volumes:
+        return
+    _, troubles = cluster.mounts.write_back(nodes)
+    if troubles and isinstance(cluster.provider, CloudProvider):
+        raise NotWrittenBack(
+            f"{cluster.name} stays as it was: {'; '.join(troubles)}: `%sky get` brings files here, "
+            f"and `%sky scale --discard {nodes}` lets nodes leave with them."
+        )
+    for trouble in troubles:
+        print(f"{cluster.name}: {trouble}", file=sys.stderr)
+
+
 def write_back_before_end(shell: InteractiveShell, cluster: Cluster, unwritten: Unwritten) -> None:
     """Write back what ranks have written, before a cluster is ended.
 

@@ -104,5 +104,30 @@ def test_what_a_node_says_that_took_the_place_of_another_is_told(
     assert "replaced.left-1 now: late" in " ".join(f"{each.shown} {each.stderr}" for each in cells)
 
 
+def test_a_machine_that_leaves_writes_back_before(
+    lab: Lab, bucket: Buckets, over_ssh: LiveNotebook
+) -> None:
+    over_ssh.succeed("%config Sky.plugin = 'none'")
+    over_ssh.succeed("%sky up --hosts lab1,lab2 --cluster data --volume s3://photos/data:~/leaving")
+    over_ssh.succeed(  # as machines that are rented
+        "import jupyter_sky as sky\nfrom jupyter_sky.notebook.project import volumes\n"
+        "volumes.CloudProvider = sky.SSH"
+    )
+    bucket.client.put_bucket_policy(Bucket=bucket.name, Policy=_DENY)
+    over_ssh.succeed(
+        "%%sky --stdout all\nimport os, socket\n"
+        "open(os.path.expanduser(f'~/leaving/{socket.gethostname()}'), 'w').write('kept')"
+    )
+    refused = over_ssh.run("%sky scale 1").sentence
+    assert "data stays as it was: not written to s3://photos/data: " in refused
+    assert "leaving/lab2, on lab2 alone" in refused
+    assert "lab1" not in refused.replace(str(lab.hosts[1].home), "")
+    assert "`%sky scale --discard 1` lets nodes leave with them" in refused
+    assert over_ssh.succeed("%%sky --stdout all\nprint('up')").stdout.count("up") == 2
+    bucket.client.delete_bucket_policy(Bucket=bucket.name)
+    over_ssh.succeed("%sky scale 1")
+    assert bucket.get("data/lab2") == b"kept"
+
+
 _DENY = """{"Version": "2012-10-17", "Statement": [
     {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": "*"}]}"""
