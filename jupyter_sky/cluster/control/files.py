@@ -39,6 +39,24 @@ class Files:
         """
         return wait(bring.find(self._controller.connection(rank), patterns))
 
+    def stamps(self, ranks: Sequence[int], path: str) -> list[tuple[int, int]]:
+        """Return the size and modification time of a file on each rank's node.
+
+        There is none of a file that does not exist, or of a node that does not answer now.
+        """
+
+        async def ask(rank: int) -> list[tuple[int, int]]:
+            with contextlib.suppress(SkyError):
+                answer = await bring.find(self._controller.connection(rank), [path])
+                return [(each["size"], each["changed"]) for each in answer["files"]]
+            return []
+
+        async def ask_all() -> list[tuple[int, int]]:
+            answers = await asyncio.gather(*map(ask, ranks))
+            return [stamp for answer in answers for stamp in answer]
+
+        return wait(ask_all())
+
     def bring(
         self, rank: int, places: Sequence[bring.Download], arrived: Callable[[int], object]
     ) -> None:

@@ -21,16 +21,22 @@ from jupyter_sky.notebook.project.sending import send_ahead, task_that_sends
 from jupyter_sky.notebook.validation import first_ranks
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.folders import FolderIndex, read_folder
+from jupyter_sky.transport.blobs.sent_folders import record_name
 
 _NAMED = 5  # files that a run has written
 _LONGEST = 100  # characters of the name of one
 
 
 class Workdirs:
-    """The folders of this computer that clusters have, as they were sent last."""
+    """The folders of this computer that clusters have, as they were sent last.
+
+    Scripts and other notebooks send folders of theirs to the same place. So what nodes have
+    recorded about it is looked at before each run.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, str] = {}
+        self._records: dict[str, list[tuple[int, int]]] = {}
         self._index = FolderIndex()
 
     def keep(
@@ -59,14 +65,17 @@ class Workdirs:
         content = read_folder(folder, limit=limit, index=self._index)
         text = json.dumps([content.folder, processes], sort_keys=True)
         mark = hashlib.sha256(text.encode()).hexdigest()
-        if mark == self._kept.get(cluster.id):
-            return
         first = first_ranks(cluster, cluster.all_ranks)
+        record = record_name(content.folder)
+        is_kept = mark == self._kept.get(cluster.id)
+        if is_kept and cluster.files.stamps(first, record) == self._records.get(cluster.id):
+            return
         [content] = send_ahead(shell, cluster, [content], first)
         leaving = sum(content.blobs[key].nbytes for key in cluster.lacking(content.blobs))
         sending = SendingLine(shell, cluster.name, {folder.name: leaving})
         _run(cluster, task_that_sends(content, first, f"send {folder.name}"), sending.update)
         self._kept[cluster.id] = mark
+        self._records[cluster.id] = cluster.files.stamps(first, record)
 
 
 def _run(

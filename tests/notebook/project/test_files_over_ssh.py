@@ -196,6 +196,13 @@ def test_a_folder_is_kept_like_here(lab: Lab, over_ssh: LiveNotebook, tmp_path: 
     (project / "word.txt").write_text("second")
     over_ssh.succeed(f"%%sky --gather found{look}")
     assert over_ssh.value("found") == [("second", False)] * 2
+    # A script has sent another folder to the same place since.
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "word.txt").write_text("other")
+    cell = over_ssh.succeed(f"%%sky --sh --workdir {tmp_path / 'other'}\ncat word.txt")
+    assert cell.stdout.endswith("other")
+    over_ssh.succeed(f"%%sky --gather found{look}")
+    assert over_ssh.value("found") == [("second", False)] * 2
     (project / "large").write_bytes(bytes(3_000_000))
     over_ssh.succeed("%config Sky.large = '1MB'")
     refused = over_ssh.run("%%sky\npass")
