@@ -1,5 +1,6 @@
 """Names in texts that are evaluated: ``df.query("age > @limit")`` and ``exec("b = a + 1")``.
 
+Where a text is put together, or has a name, its parts may be anywhere in the cell.
 Where any word may be a column, as in ``df.eval("a + b")``, only names after ``@`` are found: others
 may stand for something large in the notebook that has nothing to do with it.
 """
@@ -10,7 +11,7 @@ import ast
 import dis
 import re
 import symtable
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import CodeType
 
@@ -20,14 +21,21 @@ from jupyter_sky.analysis.program_symbols import program_symbols
 _FUNCTIONS = {"query", "eval"}
 _NAME = re.compile(r"@([^\W\d]\w*)")
 _EXPRESSIONS = {("pd", "eval"), ("pandas", "eval"), ("ne", "evaluate"), ("numexpr", "evaluate")}
-_SQL = {("duckdb", "sql"), ("duckdb", "query"), ("duckdb", "execute")}
+_SQL = {
+    *(("duckdb", method) for method in ("sql", "query", "execute")),
+    *((name, "sql") for name in ("con", "conn", "pl", "polars")),
+}
+"""DuckDB, its connections as they are usually named, and Polars find tables among names."""
+
+_PROGRAMS = {"exec", "eval"}
 _MODULES = {module for module, _ in _EXPRESSIONS | _SQL}
 _METHODS = {method for _, method in _EXPRESSIONS | _SQL}
-_TABLE = r"[^\W\d]\w*(?:\s+as\s+\w+)?"
+_JOINS = "join|inner|left|right|full|outer|cross|natural|semi|anti|asof|positional"
+_TABLE = rf"[^\W\d]\w*(?:\s+(?:as\s+)?(?!(?:{_JOINS})\b)\w+)?"
 _TABLES = re.compile(rf"\b(?:from|join)\s+({_TABLE}(?:\s*,\s*{_TABLE})*)", re.IGNORECASE)
 
 
-def put_query_names(nodes: Iterable[ast.AST]) -> bool:
+def put_query_names(nodes: Sequence[ast.AST]) -> bool:
     """Put the names that such texts read in their place; nobody compiles the tree.
 
     Parameters
@@ -52,13 +60,16 @@ def put_query_names(nodes: Iterable[ast.AST]) -> bool:
             ) if names := _read_by(text, mode):
                 call.args = [Embedded([ast.Name(name, ast.Load()) for name in names])]
                 is_changed = True
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr=method)) if find := (
-                _finder(of, method)
-            ):
-                _put_names(call, find)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr=method)) if (
+                function := (of, method)
+            ) in _EXPRESSIONS | _SQL:
+                if function in _SQL:
+                    _put_names(call, _tables_in, nodes)
+                else:
+                    _put_names(call, _read_by, ())
                 is_changed = True
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _FUNCTIONS:
-                _put_names(call, _NAME.findall)
+                _put_names(call, _NAME.findall, nodes)
                 is_changed = True
     return is_changed
 
@@ -76,17 +87,13 @@ def named_in_queries(code: CodeType) -> frozenset[str]:
     texts = [each for each in code.co_consts if isinstance(each, str)]
     if not _FUNCTIONS.isdisjoint(code.co_names):
         found.update(*map(_NAME.findall, texts))
-    if not (_METHODS.isdisjoint(code.co_names) or _MODULES.isdisjoint((*code.co_names, *own))):
-        found.update(*(find(text) for find, text in _evaluated(code)))
+    names = {*code.co_names, *own}
+    if not (_METHODS.isdisjoint(names) or _MODULES.isdisjoint(names)):
+        found.update(*map(_tables_in, texts))
+    if not names.isdisjoint(_PROGRAMS | _METHODS):
+        found.update(*map(_read_by, _evaluated(code)))
     inner = [named_in_queries(each) for each in code.co_consts if isinstance(each, CodeType)]
     return frozenset(found.union(*inner) - own)
-
-
-def _finder(of: str, method: str) -> Callable[[str], list[str]] | None:
-    """Return what finds the names in a text that a function evaluates, of which any is a name."""
-    if (of, method) in _EXPRESSIONS:
-        return lambda text: _read_by(text, "exec")
-    return _tables_in if (of, method) in _SQL else None
 
 
 def _tables_in(query: str) -> list[str]:
@@ -94,31 +101,55 @@ def _tables_in(query: str) -> list[str]:
     return [each.split()[0] for each in tables]
 
 
-def _evaluated(code: CodeType) -> Iterator[tuple[Callable[[str], list[str]], str]]:
-    """Yield the texts that such functions evaluate, each with what finds the names in it."""
-    of, find = "", None
+def _evaluated(code: CodeType) -> Iterator[str]:
+    """Yield the texts in a function that are evaluated and of which any word may be a name."""
+    of, is_found = "", False
     for each in dis.get_instructions(code):
-        if each.opname.startswith(("LOAD_GLOBAL", "LOAD_FAST")):
-            of, find = each.argval, None
+        if each.opname.startswith(("LOAD_GLOBAL", "LOAD_FAST", "LOAD_NAME")):
+            of, is_found = each.argval, each.argval in _PROGRAMS
         elif each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            find = _finder(of, each.argval)
-        elif find and each.opname == "LOAD_CONST" and isinstance(each.argval, str):
-            yield find, each.argval
+            is_found = (of, each.argval) in _EXPRESSIONS
+        elif is_found and each.opname == "LOAD_CONST" and isinstance(each.argval, str):
+            yield each.argval
 
 
-def _put_names(call: ast.Call, find: Callable[[str], list[str]]) -> None:
-    call.args = [_named(each, find) for each in call.args]
+def _put_names(
+    call: ast.Call, find: Callable[[str], list[str]], elsewhere: Sequence[ast.AST]
+) -> None:
+    """Put names into the arguments of a call.
+
+    Parameters
+    ----------
+    call
+        The call.
+    find
+        Finds the names in a text.
+    elsewhere
+        Nodes that may have parts of an argument that is not a mere text.
+    """
+    call.args = [_named(each, find, elsewhere) for each in call.args]
     for keyword in call.keywords:
-        keyword.value = _named(keyword.value, find)
+        keyword.value = _named(keyword.value, find, elsewhere)
 
 
-def _named(argument: ast.expr, find: Callable[[str], list[str]]) -> ast.expr:
-    text = argument.value if isinstance(argument, ast.Constant) else None
-    names = find(text) if isinstance(text, str) else []
-    return Embedded([ast.Name(name, ast.Load()) for name in names]) if names else argument
+def _named(
+    argument: ast.expr, find: Callable[[str], list[str]], elsewhere: Sequence[ast.AST]
+) -> ast.expr:
+    is_text = isinstance(argument, ast.Constant)
+    found = [
+        name for text in _texts_in([argument] if is_text else elsewhere) for name in find(text)
+    ]
+    names: list[ast.AST] = [ast.Name(name, ast.Load()) for name in found]
+    return Embedded([*names, argument]) if names else argument
 
 
-def _read_by(text: str, mode: str) -> list[str]:
+def _texts_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for each in nodes:
+        if isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield each.value
+
+
+def _read_by(text: str, mode: str = "exec") -> list[str]:
     """Return the global names that a program or an expression reads."""
     with suppress(SyntaxError, ValueError):
         symbols, parts = program_symbols(text.strip(), mode)

@@ -182,6 +182,13 @@ CASES = {
     # DuckDB
     "duckdb.sql('select a, b from x as t, y join z using (a) where c')": ("duckdb x y z", ""),
     "duckdb.query('SELECT 1 FROM x'); duckdb.sql(f'from {x}')": ("duckdb x", ""),
+    "duckdb.sql('select * from x o, y u left join z'); con.sql('from t limit 3')": (
+        "duckdb x y z con t",
+        "",
+    ),
+    "duckdb.sql(f'select * from x limit {n}')": ("duckdb x n", ""),
+    "df.query(f'{c} > @limit'); df.query('a > @b' + e)": ("df c limit b e", ""),
+    "q = 'age > @limit'\ndf.query(q)": ("df limit", "q"),
     "rows.sql('select * from x')": ("rows", ""),
     # IPython
     "!ls {path}/$name.txt $1 $$HOME": ("path name", ""),

@@ -77,6 +77,15 @@ def test_out_binds_the_value_of_the_head_and_gather_one_a_rank(pair: LiveNoteboo
     assert pair.value("alone, both, each") == (10, 10, [10, 11])
 
 
+def test_what_a_branch_leaves_alone_comes_back_as_it_is_here(pair: LiveNotebook) -> None:
+    pair.succeed("left = [1]\nbest = None")
+    pair.succeed("%%sky --out left\nleft")
+    pair.succeed("left.append(2)")
+    branch = "if rank > 5:\n    left, best = [], rank"
+    pair.succeed(f"%%sky --out left,best\n{branch}")
+    assert pair.value("left, best") == ([1, 2], None)
+
+
 def test_a_trained_model_comes_back_out_of_its_wrapper(pair: LiveNotebook) -> None:
     pair.succeed(
         "%%sky --out model\n"

@@ -550,6 +550,9 @@ def test_a_function_uses_the_names_in_its_queries(notebook: Any) -> None:
         "  return pd.eval('a + b'), duckdb.sql('select d from c'), df.eval('e')"
     )
     assert dump(notebook(cell)["h"]).needs == {"b", "c", "df", "duckdb"}
+    assert dump(notebook("def i(): return eval('LR + 1')")["i"]).needs == {"LR", "eval"}
+    cell = "def j(con): return con.sql('select d from x, y u')"
+    assert dump(notebook(cell)["j"]).needs == {"x", "y"}
 
 
 def test_a_function_of_a_module_is_imported() -> None:

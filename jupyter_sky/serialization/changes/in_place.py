@@ -82,7 +82,7 @@ def is_changeable(own: Any, copy: Any) -> bool:
     if type(own) in (*_CONTAINERS, CellType):
         return True
     if _set_generator(own):
-        return True
+        return getattr(own, "device", None) == getattr(copy, "device", None)
     return _state(own) is not None and _state(copy) is not None
 
 
@@ -211,6 +211,9 @@ def _set_generator(own: Any) -> Fill | None:
         return lambda own, copy: setattr(own.bit_generator, "state", copy.bit_generator.state)
     if numpy_random and type(own) is numpy_random.RandomState:
         return lambda own, copy: own.set_state(copy.get_state(legacy=False))
+    torch = sys.modules.get("torch")
+    if torch and type(own) is torch.Generator:
+        return lambda own, copy: own.set_state(copy.get_state())
     return None
 
 

@@ -185,6 +185,19 @@ def test_generators_of_random_numbers_go_on_for_all_that_hold_them(notebook) -> 
     assert [held[0].random(), held[1].rand(), held[2].random()] == plain["second"]
 
 
+def test_a_generator_of_torch_goes_on_for_the_loader_that_holds_it(notebook) -> None:
+    made = "import torch\ndice = torch.Generator().manual_seed(1)\nholder = [dice]"
+    draw = "torch.randperm(9, generator=dice).tolist()"
+    notebook.here(made)
+    notebook.there(f"drawn = {draw}", out=["drawn", "dice"])
+    plain: dict[str, Any] = {}
+    exec(f"{made}\nfirst, second = {draw}, {draw}", plain)
+    assert notebook.names["drawn"] == plain["first"]
+    assert notebook.names["holder"] == [notebook.names["dice"]]
+    notebook.here(f"drawn = {draw.replace('dice', 'holder[0]')}")
+    assert notebook.names["drawn"] == plain["second"]
+
+
 def test_a_list_that_is_large_or_holds_others(notebook) -> None:
     notebook.here(f"{MODEL}\nmany = [0.5] * 2000; models = [model]; held = many, models")
     notebook.there("many.append(1); models.append(torch.nn.Tanh())", out=["many", "models"])
