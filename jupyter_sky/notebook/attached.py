@@ -17,7 +17,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import with_secrets
 from jupyter_sky.notebook.errors import gone, no_cluster
 from jupyter_sky.notebook.options.definitions import CellOptions
-from jupyter_sky.notebook.options.lines import parse_cell
+from jupyter_sky.notebook.options.lines import parse_recorded
 from jupyter_sky.notebook.options.plugins import make_plugins, plugin_names
 from jupyter_sky.notebook.project.image import with_sources
 from jupyter_sky.providers import providers
@@ -182,7 +182,8 @@ def attached_options(row: RegistryRow) -> CellOptions:
         procs_per_node=row.spec.get("procs_per_node"),
         plugin=_attached_plugins(row),
         provider=row.provider,
-        hosts=typed.hosts or (attached_hosts(row) if row.provider == "ssh" else ()),
+        # Settings for other providers may have named hosts.
+        hosts=(typed.hosts or attached_hosts(row)) if row.provider == "ssh" else (),
         idle_timeout=row.spec.get("idle_timeout"),
         autostop=row.spec.get("autostop", False),
         replace=row.spec.get("replace", False),
@@ -209,7 +210,7 @@ def _with_values(options: CellOptions, cluster: Cluster) -> CellOptions:
 def _line_options(row: RegistryRow) -> CellOptions:
     """Return the options of the line that started a cluster, if the registry has it."""
     with contextlib.suppress(UsageError):
-        return parse_cell(row.spec.get("line", ""))
+        return parse_recorded(row.spec.get("line", ""))
     return CellOptions()
 
 

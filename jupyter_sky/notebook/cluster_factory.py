@@ -120,6 +120,20 @@ class ClusterFactory:
             _check_is_meant(options, completed, ended)
         return completed
 
+    def with_settings_for(self, options: CellOptions, started: CellOptions) -> CellOptions:
+        """Return options with those settings that the provider of a started cluster has a use for.
+
+        Parameters
+        ----------
+        options
+            The options of the cell.
+        started
+            Those with which the cluster was started.
+        """
+        unused = _MEANINGLESS[_provider_names(started)[0]]
+        typed = {field: getattr(options, field) for field in unused}
+        return replace(self._settings.with_cluster_defaults(options), **typed)
+
     def places(
         self, name: str, choices: Sequence[CellOptions], modules: Callable[[], Set[str]]
     ) -> list[ClusterPlace]:
@@ -151,6 +165,8 @@ class ClusterFactory:
                         image = replace(image, pip=())
                     else:
                         provider = able
+                    if each.volumes and not here.volumes:
+                        left_out = (*left_out, f"{provider.name} nodes take no volumes.")
                     spec, runtime_env = self.new_spec(name, here, provider, image)
                     found.append(ClusterPlace(provider, spec, runtime_env, here, left_out))
         return found
@@ -294,17 +310,16 @@ def _check_is_meant(options: CellOptions, completed: CellOptions, ended: CellOpt
 
 
 def of_provider(options: CellOptions, name: str) -> CellOptions:
-    """Return the part of options for a provider, if it is one of theirs."""
-    return _for_provider(options, name) if name in _provider_names(options) else options
+    """Return the part of options for a provider, if it is one of several that they name."""
+    named = _provider_names(options)
+    return _for_provider(options, name) if len(named) > 1 and name in named else options
 
 
 def _for_provider(options: CellOptions, name: str) -> CellOptions:
-    """Return options without those that belong to the other possible providers."""
-    if options.provider is None or options.provider == name:
-        return options
+    """Return options without those of other providers, which settings may add to any cluster."""
     defaults = CellOptions()
     others = {field: getattr(defaults, field) for field in _MEANINGLESS[name]}
-    return replace(options, provider=name, **others)
+    return replace(options, provider=options.provider and name, **others)
 
 
 def regions_of(options: CellOptions) -> list[CellOptions]:

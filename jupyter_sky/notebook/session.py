@@ -336,7 +336,7 @@ class Session:
         former = self.started.get(name)
         if former is None or not cluster_factory.describes_cluster(options):
             return former is not None
-        return not describes_another(self.settings.with_cluster_defaults(options), former)
+        return not describes_another(self.factory.with_settings_for(options, former), former)
 
     def _start(self, name: str, choices: Sequence[CellOptions]) -> Cluster:
         places = self.factory.places(name, choices, self._modules)

@@ -225,6 +225,16 @@ def test_a_cell_that_describes_a_cluster_starts_it_with_the_settings_of_now(
     assert again.spec["cpus"] == ("2" if cell else "1")
 
 
+def test_settings_for_other_providers_make_a_lost_cluster_no_other_one(notebook: Notebook) -> None:
+    notebook.run("%config Sky.hosts = ['gpu1', 'gpu2']\n%config Sky.region = 'us-east-1'")
+    notebook.run("%sky up --provider local --nodes 1 --variable A=1")
+    [row] = registry.rows()
+    with pytest.raises(Exception, match="is lost"):
+        agent = row.machines[0]["pid"]
+        notebook.run(f"%%sky\nimport os, time\nos.kill({agent}, 9)\ntime.sleep(600)")
+    assert notebook.run("%%sky --nodes 1\nimport os\nprint(os.environ['A'])").endswith("1\n")
+
+
 @pytest.mark.parametrize("after", ["x = 1", "import os; os.kill(os.getpid(), 9)"])
 def test_a_loss_that_no_cell_has_failed_with_is_said_once(notebook: Notebook, after: str) -> None:
     notebook.run("%sky up --nodes 1")

@@ -69,6 +69,20 @@ def parse_cell(line: str, defaults: CellOptions = _NO_OPTIONS) -> CellOptions:
     return _parsed.__wrapped__(line, defaults) if options.variable else options
 
 
+@lru_cache(maxsize=16)  # one that is attached to is asked for several parts of it
+def parse_recorded(line: str) -> CellOptions:
+    """Parse the line with which a cluster was started, as `as_line` wrote it.
+
+    That its options go together was checked before it started; settings may have added others.
+
+    Raises
+    ------
+    UsageError
+        If this version does not know one of its options.
+    """
+    return replace(_NO_OPTIONS, **_values(line))
+
+
 def parse_line(line: str) -> tuple[str, CellOptions | Namespace]:
     """Parse a ``%sky`` line.
 
@@ -147,8 +161,13 @@ def as_line(options: CellOptions) -> str:
 
 @lru_cache(maxsize=64)  # cells are run repeatedly, and argparse costs as much as a round trip
 def _parsed(line: str, defaults: CellOptions) -> CellOptions:
+    return _cell_options(_values(line), defaults)
+
+
+def _values(line: str) -> dict[str, Any]:
+    """Return the values of the options in a ``%%sky`` line."""
     parser = Parser("%%sky", "run this cell on a cluster", CELL_OPTIONS)
-    return _cell_options(parser.read(_with_memory(_words(line))), defaults)
+    return parser.read(_with_memory(_words(line)))
 
 
 def _cell_options(values: Mapping[str, Any], defaults: CellOptions = _NO_OPTIONS) -> CellOptions:

@@ -17,6 +17,7 @@ import jupyter_sky as sky
 from jupyter_sky import paths
 from jupyter_sky.cluster.additions.mounts import Mounts
 from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.inventory import registry, row_updates
 from jupyter_sky.cluster.volumes import mount
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook import cli
@@ -313,6 +314,22 @@ def test_what_is_written_into_a_volume_of_another_notebook_goes_back(
     second.succeed(f"%%sky --background\nopen('{data}/late.txt', 'w').write('there')")
     second.succeed("%sky down c")
     assert photos.get("2024/late.txt") == b"there"
+
+
+@pytest.mark.parametrize("recorded", ["now", "by an older version"])
+def test_volumes_are_known_to_others_whatever_settings_say_of_other_providers(
+    opened: Callable[..., LiveNotebook], photos: Buckets, tmp_path: Path, recorded: str
+) -> None:
+    first, second = opened("first"), opened("second")
+    volume = f"--volume s3://photos/2024:{tmp_path / 'data'}"
+    first.succeed("%config Sky.hosts = ['gpu1', 'gpu2']\n%config Sky.plugin = ['none']")
+    first.succeed(f"%sky up --provider local --nodes 1 --cluster c {volume}")
+    if recorded != "now":
+        line = f"--nodes 1 --provider local --hosts gpu1,gpu2 --cluster c {volume}"
+        row_updates.record_line(registry.rows()[0].id, line)
+    second.succeed("%sky attach c")
+    cell = second.succeed(f"%%sky\nopen('{tmp_path / 'data'}/new.txt', 'w').write('here')")
+    assert "wrote 1 file, 4 B, to s3://photos/2024" in str(cell.shown)
 
 
 @pytest.fixture
