@@ -291,13 +291,14 @@ def _scale(context: CommandContext, options: Namespace) -> None:
 def _attach(context: CommandContext, options: Namespace) -> None:
     """Show the output of a cluster's run, without taking anything from its notebook."""
     with context.session.visit(options.name) as cluster:
-        run = cluster.pop_unseen_run()
+        name, run = cluster.name, cluster.pop_unseen_run()
         if run is None:
-            print(f"{cluster.name}: nothing is running; `jupyter sky logs` shows earlier output")
+            logs = f"jupyter sky logs --cluster {name}"
+            print(f"{name}: nothing is running; `{logs}` shows earlier output")
             return
         where = format_ranks(run.task.ranks)
         title = run.task.title or "a run"
-        print(f"{cluster.name}: `{title}` on {where}; Ctrl-C leaves it running", flush=True)
+        print(f"{name}: `{title}` on {where}; Ctrl-C leaves it running", flush=True)
         try:
             follow(
                 context.shell,
@@ -310,8 +311,8 @@ def _attach(context: CommandContext, options: Namespace) -> None:
             if run.finished:
                 raise
             print(
-                f"\n{cluster.name}: the run continues; `jupyter sky attach {cluster.name}` shows "
-                f"it again, `jupyter sky interrupt` stops it"
+                f"\n{name}: the run continues; `jupyter sky attach {name}` shows it again, "
+                f"`jupyter sky interrupt --cluster {name}` stops it"
             )
             return
         run.check()

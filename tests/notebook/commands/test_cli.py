@@ -243,7 +243,11 @@ def test_the_cluster_of_a_notebook_that_is_busy(
     attached.stop()
     left = attached.end()
     assert left.status == 0
-    assert "the run continues; `jupyter sky attach" in left.out
+    # With the name: of several clusters, another might be meant.
+    assert left.out.endswith(
+        f"{row.name}: the run continues; `jupyter sky attach {row.name}` shows it again, "
+        f"`jupyter sky interrupt --cluster {row.name}` stops it\n"
+    )
 
     again = typed("attach", row.name)
     first, *_ = again.until("20\n")
@@ -332,8 +336,9 @@ def test_looking_on_takes_nothing_from_a_notebook_that_was_killed(
     kill(notebook)
     go.touch()
     assert attached.end().status == 0
+    [row] = registry.rows()
     assert sky("attach").out.endswith(
-        "nothing is running; `jupyter sky logs` shows earlier output\n"
+        f"nothing is running; `jupyter sky logs --cluster {row.name}` shows earlier output\n"
     )
     notebook.restart()
     notebook.succeed("%load_ext jupyter_sky")
