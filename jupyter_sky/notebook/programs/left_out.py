@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jupyter_sky.notebook.cluster_factory import ClusterFactory
-from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
+from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, CLUSTER_OPTIONS, CellOptions
 
-_OF_CALLS = ("retry", "background", "workdir", "profile", "show_memory", "pdb", "hang_after")
+_OF_CALLS = (
+    *("in_names", "retry", "background", "workdir"),
+    *("profile", "show_memory", "pdb", "hang_after"),
+)
 """Options of a run that calls of a pool have not."""
 
 _OF_POOLS = (
@@ -38,11 +41,12 @@ def left_out(
     for at, (number, options) in enumerate(asked):
         lacking = _not_started_with(asked[0][1], options) if at else _of_no_pool(options, factory)
         for name in (*_OF_CALLS, *lacking):
-            if getattr(options, name):
-                yield number, _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+            if getattr(options, name) != getattr(_NO_OPTIONS, name):
+                yield number, _NAMES[name]
 
 
-_OPTIONS = {argument.field: argument.name for argument in CLUSTER_OPTIONS}
+_OPTIONS = tuple(argument.field for argument in CLUSTER_OPTIONS)
+_NAMES = {argument.field: argument.name for argument in CELL_OPTIONS}
 
 
 def _of_no_pool(starting: CellOptions, factory: ClusterFactory) -> Iterator[str]:

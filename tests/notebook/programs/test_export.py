@@ -130,7 +130,7 @@ def test_what_it_has_written_is_written_again(terminal: Terminal, tmp_path: Path
 def test_the_pool_is_as_the_cell_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A value that only the environment has is not written down."""
     monkeypatch.setenv("TOKEN", "a secret")
-    line = "%%sky --hosts gpu1,gpu2:4 --gpu L4:2 --plugin jax --pip einops"
+    line = "%%sky --hosts gpu1,gpu2:4 --gpu L4:2 --plugin jax --pip einops --cluster train"
     line += " --variable TOKEN --variable N=3 --volume s3://bucket/photos:/data:ro"
     wheels.write(tmp_path, "greeting", "1.0")
     line += f" --wheels {tmp_path}"
@@ -147,6 +147,7 @@ def test_the_pool_is_as_the_cell_says(tmp_path: Path, monkeypatch: pytest.Monkey
         f"sky.Image(pip=['einops'], pip_indexes=[sky.PipIndex(url='{tmp_path}')], "
         "env={'TOKEN': os.environ['TOKEN'], 'N': '3'})",
         "volumes=['s3://bucket/photos:/data:ro']",
+        "name='train'",
     ):
         assert each in script
 
@@ -159,13 +160,15 @@ def test_options_without_a_place_in_a_script_are_listed(tmp_path: Path) -> None:
         "%%sky --pip einops --background\n1",
         "%%sky --pip rich --plugin jax --variable A=1 --volume s3://b/photos:/data:ro\n1",
         "%%sky --gather model:state\nmodel = 2",
+        "%%sky --in model\n1",
+        "%%sky --in none\n1",
     ]
     notebook, target = write_notebook(tmp_path / "a.ipynb", *cells), tmp_path / "a.py"
     said = export_script(notebook, str(target), ClusterFactory(Sky()))
     assert said.endswith(
         "; left out: --provider (cell 1), --region (cell 1), --spot-or-on-demand (cell 1), "
         "--autostop (cell 1), --background (cell 2), --plugin (cell 3), --pip (cell 3), --volume "
-        "(cell 3) and --variable (cell 3)"
+        "(cell 3), --variable (cell 3), --in (cell 5) and --in (cell 6)"
     )
     script = target.read_text()
     assert "max_cost=40.0" in script
