@@ -15,7 +15,7 @@ from jupyter_sky.cluster.additions.plugins import Plugins
 from jupyter_sky.cluster.additions.variables import RankVariables
 from jupyter_sky.cluster.calls.calls import Calls
 from jupyter_sky.cluster.comparison.looks import Looks
-from jupyter_sky.cluster.control import lifecycle
+from jupyter_sky.cluster.control import lifecycle, recovery
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.files import Files
 from jupyter_sky.cluster.control.listener import ClusterListener
@@ -369,8 +369,8 @@ class Cluster:
 
     @property
     def unreached(self) -> list[str]:
-        """The nodes that neither this process nor other nodes can reach."""
-        return self._controller.unreached
+        """The nodes that nobody has reached for as long as a run waits for them."""
+        return recovery.unreached(self._controller)
 
     @property
     def outdated(self) -> bool:

@@ -198,15 +198,15 @@ class Session:
         return nullcontext(known) if known and known.alive else visit(name)
 
     def restart_lost(self) -> Cluster | None:
-        """Start the current cluster anew if it, or a node that nobody reaches, was lost."""
-        known = self._clusters.get(self.current_name)
-        if known is None or not (known.state.phase is ClusterPhase.LOST or known.unreached):
+        """Start the current cluster anew if it is lost, or has a node that nobody reaches."""
+        known = self._clusters.get(name := self.current_name)
+        if not known or not ((away := known.unreached) or known.state.phase is ClusterPhase.LOST):
             return None
-        name = known.name
         if known.state.phase is not ClusterPhase.LOST:
+            print(f"{name}: nobody reaches {format_list(away)}: a new cluster takes its place")
             options = self.started[name]
             print(self.down(name))
-            self.started[name] = options
+            self.started[name], self._current = options, name
         elif again := self.find(name):
             return again  # another notebook has started it
         cluster = self._start(name, [self.started[name]])

@@ -165,9 +165,9 @@ class Controller(ConnectionListener):
         return "; ".join(filter(None, notes))
 
     @property
-    def unreached(self) -> list[str]:
-        """The nodes that neither this process nor other nodes can reach."""
-        return [connection.name for connection in self._links.unreached]
+    def unreached(self) -> list[Connection]:
+        """The connections to nodes that neither this process nor other nodes can reach."""
+        return self._links.unreached
 
     @property
     def link_note(self) -> str:

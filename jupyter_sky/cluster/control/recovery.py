@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -138,6 +139,13 @@ def give_up_unreached(
         f"back: there are {left} left to wait (`--patience`). `%sky restart` starts a new cluster "
         f"at once."
     )
+
+
+def unreached(controller: Controller) -> list[str]:
+    """Return the nodes that nobody has reached for as long as a run waits for them."""
+    since = time.monotonic() - (controller.spec.patience or RUN_PATIENCE)  # the loop's clock
+    waited = [(each, each.broken_since) for each in controller.unreached]
+    return [each.name for each, broke in waited if broke is not None and broke <= since]
 
 
 async def until_over(

@@ -95,8 +95,8 @@ def interrupt(context: CommandContext, options: Namespace) -> None:
 
 
 def restart(context: CommandContext, options: Namespace) -> None:
-    """Restart ranks; a lost cluster is started again."""
-    if not options.cluster and context.session.restart_lost():
+    """Restart ranks; where all are meant, a lost cluster is started again."""
+    if not options.cluster and options.ranks is None and context.session.restart_lost():
         return
     print(restart_ranks(context.cluster(options.cluster), options.ranks))
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
-from tests.providers.ssh.conftest import impatient
+from tests.providers.ssh.conftest import cut, impatient
 from tests.waiting import until
 
 BEGIN = f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}"
@@ -93,6 +93,40 @@ def test_a_lost_node_is_said_and_restart_recovers(lab: Lab, notebook: LiveNotebo
     assert any("2 ssh nodes" in text for text in restarted.shown)
     notebook.succeed("%%sky --gather new\nnew = 'kept' not in globals()")
     assert notebook.value("new") == [True, True]
+
+
+def test_restart_waits_for_a_node_like_a_run_before_it_ends_the_cluster(
+    lab: Lab, client: Path, notebook: LiveNotebook
+) -> None:
+    notebook.succeed(
+        "%%sky --cluster patient --hosts lab1,lab2 --plugin none --patience 1h\nkept = 1"
+    )
+    with cut(lab.hosts[1]):
+        away = "lab2 cannot be reached since "
+        until(lambda: away in notebook.succeed("%sky status").stdout)
+        for line in ("%sky restart 1", "%sky restart"):
+            refused = notebook.run(line)
+            assert "no rank was restarted: there is no connection to lab2" in refused.sentence
+    notebook.succeed("%%sky --gather kept\nkept += 1")
+    assert notebook.value("kept") == [2, 2]
+    notebook.succeed("%sky down")
+
+    notebook.succeed("%%sky --cluster hasty --hosts lab1,lab2 --plugin none\npass")
+    cell = notebook.start("%%sky\nimport time\nprint('here', flush=True)\ntime.sleep(600)")
+    notebook.until(cell, lambda cell: "here" in cell.stdout)
+    lab.hosts[1].power_off()
+    try:
+        assert "`%sky restart` starts a new cluster at once" in notebook.finish(cell).sentence
+        assert "no rank was restarted" in notebook.run("%sky restart 0").sentence
+        with impatient(client, lab.hosts[1]):
+            restarted = notebook.run("%sky restart")
+    finally:
+        lab.hosts[1].start()
+    assert "hasty: nobody reaches lab2: a new cluster takes its place" in restarted.stdout
+    assert "lab2" in restarted.sentence
+    # Although that failed, the same cluster is meant.
+    notebook.succeed("%%sky --gather new\nnew = __import__('socket').gethostname()")
+    assert notebook.value("new") == ["lab1", "lab2"]
 
 
 def test_a_kernel_that_slept(lab: Lab, notebook: LiveNotebook, tmp_path: Path) -> None:
