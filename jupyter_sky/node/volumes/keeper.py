@@ -110,7 +110,7 @@ class Keeper:
                 if self._renew(order):
                     continue
                 try:
-                    tree = Tree(order, self._leases, self._socket, self._make_room)
+                    tree = Tree(order, self._leases, self._socket)
                     # It must be known before anybody can open one of its files.
                     self._trees = (*self._trees, tree)
                     made.append(tree)
@@ -259,10 +259,6 @@ class Keeper:
         going = [self._fetcher.begin(tree, each) for each in entries]
         troubles = [each.result() for each in going]
         return next(filter(None, troubles), "")
-
-    def _make_room(self) -> None:
-        for tree in self._trees:
-            tree.make_room()
 
     def _tree(self, path: str) -> Tree | None:
         place = Path(path).expanduser()

@@ -14,7 +14,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from jupyter_sky.node.volumes.bucket import Bucket, BucketError, Listed
@@ -46,8 +46,6 @@ class Tree:
         The leases of this process.
     socket
         Where ranks can send requests; a note in the volume has it.
-    on_full
-        Called after each fetch, to make room if necessary.
 
     Attributes
     ----------
@@ -59,9 +57,7 @@ class Tree:
         The symbolic links that were already reported as not written.
     """
 
-    def __init__(
-        self, order: VolumeOrder, leases: Leases, socket: str, on_full: Callable[[], None]
-    ) -> None:
+    def __init__(self, order: VolumeOrder, leases: Leases, socket: str) -> None:
         self.order = order
         self.bucket = Bucket(order)
         self.path = Path(order["path"]).expanduser()
@@ -74,7 +70,6 @@ class Tree:
         self.fetched = 0
         self._leases = leases
         self._socket = socket
-        self._on_full = on_full
         self.is_lazy = True
         self._made: list[Path] | None = None  # set once the folder is ours
         self.note = ""
@@ -218,7 +213,8 @@ class Tree:
             self.here += size
             self.fetched += 1
             self.let_in(entry)
-        self._on_full()
+        # Of this volume alone: another one may be waiting for this one's lock meanwhile.
+        self._make_room()
 
     def let_in(self, entry: FileEntry) -> None:
         """Let programs open a file as it is now."""
@@ -250,7 +246,7 @@ class Tree:
             with self.lock, contextlib.suppress(OSError):
                 self._drop(entry)
 
-    def make_room(self) -> None:
+    def _make_room(self) -> None:
         """Drop content if there is more than the limit allows."""
         if self.here > self.order["limit"]:
             self.drop(int(self.order["limit"] * _DOWN_TO))

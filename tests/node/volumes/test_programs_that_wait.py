@@ -7,17 +7,20 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any, cast
 
+from jupyter_sky.node.volumes import keeper as keeper_module
 from jupyter_sky.node.volumes.fetching import Fetcher
 from jupyter_sky.node.volumes.tree import Tree
 from jupyter_sky.transport.volumes.asking import ABSENT
 from jupyter_sky.transport.volumes.requests import VolumeOrder
 from tests.lab.buckets import Buckets
-from tests.node.volumes.conftest import Keeper, holding, keeping
-from tests.waiting import until
+from tests.node.volumes.conftest import Keeper, holding, keeping, order_of
+from tests.waiting import PATIENCE, until
 
 LARGE = bytes(range(256)) * 80_000  # more than is fetched at a time
 
@@ -178,21 +181,40 @@ def test_what_is_written_while_room_is_made_stays(tmp_path: Path) -> None:
             (data / "a").write_bytes(b"FIRST")
 
     leases = SimpleNamespace(take=take, release=lambda fd: None, is_asked_for=lambda fd: False)
-    order: VolumeOrder = {
-        "url": f"file://{tmp_path}/shared",
-        "path": str(data),
-        "read_only": False,
-        "limit": 10**9,
-        "options": {},
-        "token": None,
-    }
-    tree = Tree(order, cast(Any, leases), "", lambda: None)
+    order = cast(VolumeOrder, order_of(f"file://{tmp_path}/shared", data, ""))
+    tree = Tree(order, cast(Any, leases), "")
     tree.make()
     assert Fetcher().fetch(tree, tree.entries["a"]) == ""
     writes[0] = True
     tree.drop(0)
     assert (data / "a").read_bytes() == b"FIRST"
     assert tree.changed() == ["a"]
+
+
+def test_volumes_that_are_full_at_the_same_time_make_room(tmp_path: Path) -> None:
+    both, mounted = threading.Barrier(2), threading.Event()
+
+    def meet(fd: int) -> None:
+        if mounted.is_set():
+            both.wait(PATIENCE)
+
+    leases = SimpleNamespace(take=meet, release=meet, is_asked_for=lambda fd: False)
+    kept = keeper_module.Keeper("", cast(Any, leases))
+    paths = [tmp_path / name for name in ("first", "second")]
+    orders = []
+    for path in paths:
+        (tmp_path / f"{path.name}-shared").mkdir()
+        (tmp_path / f"{path.name}-shared" / "a").write_bytes(b"content")
+        order = order_of(f"file://{path}-shared", path, "")
+        orders.append(cast(VolumeOrder, {**order, "limit": 1}))
+    assert kept.mount(orders)["trouble"] == ""
+    mounted.set()
+    troubles = Queue[str]()
+    for path in paths:
+        fetch = partial(kept.fetch_file, str(path), "a")
+        threading.Thread(target=lambda fetch=fetch: troubles.put(fetch()), daemon=True).start()
+    assert [troubles.get(timeout=PATIENCE) for _ in paths] == ["", ""]
+    assert [each["here"] for each in kept.answer({"op": "state"})["volumes"]] == [0, 0]
 
 
 def _cat(path: Path) -> subprocess.Popen[bytes]:
