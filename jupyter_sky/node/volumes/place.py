@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 
 from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.node.volumes.entry import is_in_the_bucket
+from jupyter_sky.node.volumes.walking import links_of
 from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
 
 _NAMED = 3  # most files to name in a sentence
@@ -27,13 +29,44 @@ class VolumeError(Exception):
     """A volume cannot be provided; the message says why."""
 
 
-def make_place(path: Path, note: Mapping[str, Any]) -> tuple[list[Path], str]:
+class HeldFolder:
+    """The folder of a volume, held open so that it is told from another one at its path.
+
+    Parameters
+    ----------
+    path
+        Its path.
+    made
+        The folders that were created for it, innermost first.
+    """
+
+    def __init__(self, path: Path, made: Sequence[Path]) -> None:
+        self.made = made
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):  # a file system without locks
+            # What systemd cleans up, such as /tmp, it leaves alone where a folder is locked.
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def is_there(self) -> bool:
+        """Return whether the folder is still at its path."""
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
+    def release(self) -> None:
+        """Hold it no longer."""
+        os.close(self._descriptor)
+
+
+def make_place(path: Path, note: Mapping[str, Any]) -> tuple[HeldFolder, str]:
     """Create the folder of a volume, and write the note that describes it.
 
     Returns
     -------
-    list of Path
-        The newly created folders, innermost first.
+    HeldFolder
+        The folder.
     str
         A sentence for the user about what was there before; usually empty.
 
@@ -69,6 +102,7 @@ def make_place(path: Path, note: Mapping[str, Any]) -> tuple[list[Path], str]:
         written = _write_note(path, json.dumps({**note, "host": os.uname().nodename}))
         try:
             path.mkdir(exist_ok=True)
+            return HeldFolder(path, made), known
         except OSError:
             written.unlink(missing_ok=True)
             raise
@@ -79,19 +113,23 @@ def make_place(path: Path, note: Mapping[str, Any]) -> tuple[list[Path], str]:
             f"{path} cannot be made ({error.strerror}): choose a path that you may write on "
             "the node, like ~/data"
         ) from None
-    return made, known
 
 
-def remove_place(path: Path, kept: Collection[Path], made: Sequence[Path]) -> None:
+def remove_place(path: Path, kept: Collection[Path], folder: HeldFolder) -> None:
     """Remove our own files, empty folders, and the folder itself if we have created it.
 
-    Neither files in `kept` nor any others are touched.
+    Neither files in `kept` nor any others are touched; links within it are, if none are kept.
     """
+    for link in () if kept else map(path.joinpath, links_of(path)):
+        # It would dangle, and be in the way of the next volume here.
+        if Path(os.path.realpath(link)).is_relative_to(os.path.realpath(path)):
+            link.unlink()
     _remove_empty(path)
     if not kept:
-        for each in made:
+        for each in folder.made:
             with contextlib.suppress(OSError):
                 each.rmdir()
+    folder.release()
 
 
 def _write_note(path: Path, text: str) -> Path:

@@ -21,6 +21,7 @@ from jupyter_sky.node.volumes.bucket import Bucket, BucketError, Listed
 from jupyter_sky.node.volumes.entry import FileEntry, mark_of, set_age, write_down
 from jupyter_sky.node.volumes.leases import Leases
 from jupyter_sky.node.volumes.place import (
+    HeldFolder,
     VolumeError,
     check_descriptors,
     check_size,
@@ -28,7 +29,7 @@ from jupyter_sky.node.volumes.place import (
     make_place,
     remove_place,
 )
-from jupyter_sky.node.volumes.walking import files_of, is_ours, links_of
+from jupyter_sky.node.volumes.walking import files_of, is_ours
 from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
 from jupyter_sky.transport.volumes.requests import VolumeOrder
 
@@ -71,7 +72,7 @@ class Tree:
         self._leases = leases
         self._socket = socket
         self.is_lazy = True
-        self._made: list[Path] | None = None  # set once the folder is ours
+        self._folder: HeldFolder | None = None  # set while the folder is ours
         self.note = ""
         self._notes = frozenset(map(str, note_places(self.path)))
         self._numbers = itertools.count(1)
@@ -95,7 +96,7 @@ class Tree:
             "path": str(self.path),
             "read_only": self.order["read_only"],
         }
-        self._made, self.note = make_place(self.path, note)
+        self._folder, self.note = make_place(self.path, note)
         try:
             if not self.order["limit"]:
                 self.order["limit"] = max(shutil.disk_usage(self.path).free // 2, 1)
@@ -330,13 +331,18 @@ class Tree:
                     found.append(name)
         return found
 
+    def is_there(self) -> bool:
+        """Return whether the folder was neither removed nor replaced, as where a disk is gone."""
+        return self._folder is not None and self._folder.is_there()
+
     def removed(self, folders: Sequence[str] = ()) -> list[str]:
         """Return files that were removed: of those in these folders, or that this node wrote."""
         below = tuple(f"{folder}/" for folder in folders) or ("",)
         with self.lock:
             names = [each.name for each in self.entries.values() if folders or each.is_own]
         asked = [name for name in names if name.startswith(below)]
-        return [name for name in asked if not os.path.lexists(self.path / name)]
+        gone = [name for name in asked if not os.path.lexists(self.path / name)]
+        return gone if self.is_there() else []  # looked at last: it may be gone since
 
     def outside(self) -> list[FileEntry]:
         """Return files that were moved out of the volume before anybody read them."""
@@ -376,7 +382,8 @@ class Tree:
 
     def remove(self) -> list[str]:
         """Remove everything except files that exist only on this node; return their names."""
-        if self._made is None:
+        folder, self._folder = self._folder, None
+        if folder is None:
             return []
         changed = self.changed() if not self.order["read_only"] else []
         # What was moved before anybody read it is in the bucket.
@@ -388,9 +395,5 @@ class Tree:
                     with contextlib.suppress(OSError):
                         (self.path / name).unlink()
                 self.forget(self.entries[name])
-        for link in () if kept else map(self.path.joinpath, links_of(self.path)):
-            # It would dangle, and be in the way of the next volume here.
-            if Path(os.path.realpath(link)).is_relative_to(os.path.realpath(self.path)):
-                link.unlink()
-        remove_place(self.path, kept, self._made)
+        remove_place(self.path, kept, folder)
         return left

@@ -66,6 +66,8 @@ def write_back(
             _write_changes(tree, fetcher, workers, answer, only, settled)
         if gone and not answer["left"]:
             _remove(tree, tree.removed(gone), answer)
+        if not tree.is_there() and not tree.order["read_only"]:
+            answer["trouble"] = answer["trouble"] or _say_gone(tree)
         if tells and not answer["trouble"]:
             answer["trouble"] = _say_links(tree)
     except Exception as error:  # whatever it is, other volumes are written nevertheless
@@ -205,6 +207,13 @@ def _is_folder(path: Path) -> bool:
     with contextlib.suppress(OSError):
         return stat.S_ISDIR(path.lstat().st_mode)
     return False
+
+
+def _say_gone(tree: Tree) -> str:
+    return (
+        f"{tree.path} was removed or replaced, and nothing is removed from {tree.bucket.url}: "
+        "`%sky down` and a new run make the volume again"
+    )
 
 
 def _say_links(tree: Tree) -> str:

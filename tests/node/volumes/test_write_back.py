@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 import time
 from collections.abc import Awaitable
@@ -22,6 +23,7 @@ from jupyter_sky.transport.frames import Message
 from tests.lab.buckets import Buckets
 from tests.node.volumes.conftest import (
     READS_EVERYTHING,
+    Keeper,
     forwarding,
     holding,
     keeping,
@@ -166,6 +168,38 @@ def test_a_checkpoint_is_in_the_bucket_whichever_way_its_path_goes(
         sky.save(path.get(way, "../data/run-7"), step=1)
         save = json.loads(bucket.get("d/run-7/checkpoint.json"))["save"]
         assert f"d/run-7/{save}/.metadata" in bucket.names()
+
+
+@pytest.mark.parametrize("there_now", [None, "late"])
+def test_a_folder_that_is_gone_takes_nothing_from_the_bucket(
+    there_now: str | None, keeper: Keeper, tmp_path: Path
+) -> None:
+    shared, data, elsewhere = tmp_path / "shared", keeper.data, tmp_path / "elsewhere"
+    shared.mkdir()
+    assert keeper.mount(f"file://{shared}", options={}, token=None) == ""
+    for name in ("result", "run/step"):
+        (data / name).parent.mkdir(exist_ok=True)
+        (data / name).write_bytes(b"result")
+    assert keeper.ask("write_back")["volumes"][0]["trouble"] == ""
+    data.rename(elsewhere)  # as where its disk is unmounted
+    if there_now:
+        data.mkdir()
+        (data / there_now).write_bytes(b"late")
+    for gone in ({}, {"path": str(data), "gone": ["run"]}):
+        [written] = keeper.ask("write_back", **gone)["volumes"]
+        assert written["trouble"] == (
+            f"{data} was removed or replaced, and nothing is removed from file://{shared}: "
+            "`%sky down` and a new run make the volume again"
+        )
+    assert (shared / "result").exists()
+    assert (shared / "run/step").exists()
+    if there_now:
+        assert (shared / there_now).read_bytes() == b"late"
+        shutil.rmtree(data)
+    elsewhere.rename(data)
+    (data / "result").unlink()
+    assert keeper.ask("write_back")["volumes"][0]["trouble"] == ""
+    assert not (shared / "result").exists()
 
 
 def test_names_that_are_no_files_of_the_volume_are_left(
