@@ -20,7 +20,7 @@ from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError, encode
 from jupyter_sky.transport.link import HIGH_WATER, Link
 from jupyter_sky.transport.metrics.usage_history import Samples
-from jupyter_sky.transport.protocol.agent_requests import FetchRequest, ReadRequest
+from jupyter_sky.transport.protocol.agent_requests import CAUGHT_UP, FetchRequest, ReadRequest
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
 from jupyter_sky.transport.tasks import BackgroundTasks, shielded
 from jupyter_sky.transport.together.ranks_done import Brief, JoinedEvents
@@ -164,8 +164,7 @@ class ClientSession:
         journal = self._host.journal
         if self._next is None or self._next > journal.last:
             return False
-        has_begun = Brief(self._asked or "")
-        return self._next < journal.last or journal.brief(self._next) != has_begun
+        return self._next < journal.last or journal.brief(self._next) != Brief(self._asked or "")
 
     def _send_within(self, seconds: float) -> None:
         due = (loop := asyncio.get_running_loop()).time() + seconds
@@ -192,7 +191,7 @@ class ClientSession:
                 link.send_encoded(b"".join(parts))
                 parts, size = [], 0
             if link.unsent_bytes >= HIGH_WATER:
-                # Answers do not wait for all of them, or who reads slowly would get none in time.
+                # Most answers do not wait for all, or who reads slowly would get none in time.
                 break
             if together:
                 self._next = together.last + 1
@@ -201,8 +200,10 @@ class ClientSession:
                 frame, self._next = journal.read(self._next)
             parts.append(frame)
             size += len(frame)
-        parts += [encode(answer) for _, answer in self._held]
-        self._held.clear()
+        is_full = link.unsent_bytes >= HIGH_WATER
+        late = deque(each for each in self._held if is_full and CAUGHT_UP in each[1])
+        parts += [encode(each[1]) for each in self._held if each not in late]
+        self._held = late
         if parts:
             link.send_encoded(parts[0] if len(parts) == 1 else b"".join(parts))
 
@@ -260,9 +261,8 @@ class ClientSession:
             case "seen":
                 self._note_seen(message["n"])
             case "fetch":
-                self._fetches[message["id"]] = self._tasks.spawn(
-                    self._fetch(cast(FetchRequest, message))
-                )
+                fetching = self._fetch(cast(FetchRequest, message))
+                self._fetches[message["id"]] = self._tasks.spawn(fetching)
             case "got":
                 self._bulk.on_arrived(message["size"])
                 self._host.idle.on_work()

@@ -24,6 +24,7 @@ from jupyter_sky.transport.blobs.sent_folders import blobs_of, portions_of
 from jupyter_sky.transport.certificates import fingerprint
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import (
+    CAUGHT_UP,
     AddedRequest,
     AddRanksRequest,
     ArrivedRequest,
@@ -159,7 +160,7 @@ class RequestHandlers:
             "add_peers": self._on_add_peers,
             "end_peers": self._on_end_peers,
             # the agent itself
-            "catch_up": lambda request: {},  # answered behind all events so far
+            "catch_up": lambda request: {CAUGHT_UP: True},  # goes behind all events so far
             "attend": lambda request: {},  # it must not end: see `handle`
             "end": self._on_end,
             **others,

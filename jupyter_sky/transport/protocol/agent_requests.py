@@ -16,6 +16,8 @@ Handlers = dict[str, Callable[[Any], Any]]
 The sender decides which fields a request has: a handler declares those that it expects.
 """
 
+CAUGHT_UP = "caught_up"  # in the answer to ``catch_up``, which stays behind all events before it
+
 SENT_WHEELS = "@wheels@"  # in requirements, the folder of the wheels that a node was sent
 
 

@@ -190,6 +190,36 @@ def test_an_answer_stays_behind_the_events_that_were_there_before_it(tmp_path: P
     asyncio.run(scenario())
 
 
+def test_who_reads_slowly_has_answers_early_and_catches_up_behind_the_events(
+    tmp_path: Path,
+) -> None:
+    class Slow(Host):
+        """An agent whose answers come while there is more than the client accepts."""
+
+        def answer(self, token: str, message: Message) -> Message:
+            for rank in range(200):
+                self.journal.append({"event": "formed", "rank": rank, "data": bytes(100_000)})
+            return {"caught_up": True} if message["op"] == "catch_up" else {}
+
+    async def scenario() -> None:
+        host = Slow(tmp_path)
+        client = await followed(host)
+        for number, op in enumerate(["catch_up", "added"], start=1):
+            client.sendall(encode({"op": op, "id": number}))
+        await until_read(host)
+        decoder, said = Decoder(), list[int]()
+        client.settimeout(10)
+        while -1 not in said or 400 not in said:
+            count = await asyncio.to_thread(client.recv_into, decoder.buffer())
+            got = [message for message, _ in decoder.received(count) if message]
+            said += [message.get("n") or -message["re"] for message in got]
+        assert said.index(-1) > said.index(200)
+        assert said.index(-2) < said.index(400)
+        client.close()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.usefixtures("held_long")
 def test_what_is_held_leaves_before_the_connection_is_closed(tmp_path: Path) -> None:
     async def scenario() -> None:
