@@ -52,19 +52,21 @@ class Settings:
         default network.
     security_group
         An existing security group; by default, one is made for each cluster. It must allow SSH from
-        this computer, and connections between nodes on all ports.
+        this computer or the `bastion`, and connections between nodes on all ports.
     addresses
         ``"public"``, or ``"private"`` if this computer is in the network or `bastion` leads into
         it.
     bastion
-        A jump host of ``~/.ssh/config``.
+        A jump host of ``~/.ssh/config``. It is the one that logs in, so that it needs `ssh_from`,
+        or a `security_group` that lets it in.
     ssm
         Whether to reach machines by sessions of AWS Systems Manager: no port is open, and no public
         address is needed if the subnet can reach the service. The role of `instance_profile` must
         have AmazonSSMManagedInstanceCore; the AWS command line and its Session Manager plugin must
         be on this computer.
     ssh_from
-        The addresses that may log in, as CIDR; by default, only this computer's.
+        The addresses that may log in, as CIDR; by default, only this computer's. With a `bastion`,
+        those from which it reaches machines.
     instance_profile
         The name of an IAM instance profile; by default, machines have no permissions at AWS.
     profile
@@ -128,6 +130,12 @@ class Settings:
         ):
             raise UsageError(
                 f"--ssm lets nobody in at a port, which {other} is about: leave out one."
+            )
+        if self.bastion and self.ssh_from is None and self.security_group is None:
+            raise UsageError(
+                f"bastion={self.bastion!r} is who logs in: set ssh_from, to the addresses from "
+                'which it reaches machines, like ssh_from="10.0.0.0/16", or a security_group that '
+                "lets it in."
             )
 
     @property

@@ -19,7 +19,6 @@ from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest, run_inst
 from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
-from jupyter_sky.providers.aws.network.address import caller_cidr
 from jupyter_sky.providers.aws.network.security_group import check_group, make_security_group
 from jupyter_sky.providers.aws.network.subnets import Subnet, find_subnets
 from jupyter_sky.providers.aws.tags import tag_specification
@@ -111,7 +110,7 @@ def rent(
     report("looking for free capacity")
     attempts = attempts_of(request, find_subnets(clients, request.subnets))
     first = attempts[0][1]
-    source = None if request.ssm else caller_cidr(first, request.private, request.ssh_from)
+    source = request.login_source(first)
     rented.note_account(request.identity, clients)
     # They exist if something else was tried before.
     keys = keys_of(request.identity)

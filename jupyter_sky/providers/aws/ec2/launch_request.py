@@ -14,6 +14,7 @@ from jupyter_sky.providers.aws.market import storage
 from jupyter_sky.providers.aws.market.besides import Besides
 from jupyter_sky.providers.aws.market.limits import Limits
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
+from jupyter_sky.providers.aws.network.address import caller_cidr
 from jupyter_sky.providers.aws.network.subnets import Subnet
 from jupyter_sky.providers.aws.tags import name_of, tag_specification
 
@@ -42,6 +43,8 @@ class LaunchRequest:
         The id of the one to be in, in place of one that is made.
     ssm
         Whether they are reached by sessions of Systems Manager, and nobody may log in at a port.
+    bastion
+        A host that they are reached through.
     private
         Whether instances have private addresses only.
     ssh_from
@@ -73,6 +76,7 @@ class LaunchRequest:
     subnets: tuple[str, ...]
     security_group: str | None
     ssm: bool
+    bastion: str | None
     private: bool
     ssh_from: str | None
     profile: str | None
@@ -87,6 +91,15 @@ class LaunchRequest:
     def is_placed(self, offer: InstanceOffer) -> bool:
         """Return whether instances of that type are placed close together."""
         return offer.type.clusters and self.together and self.placement
+
+    def login_source(self, subnet: Subnet) -> str | None:
+        """Return who logs in at a port, as CIDR; ``None`` if that is nobody, or not known.
+
+        Only the user knows the addresses of a bastion.
+        """
+        if self.ssm or (self.bastion and self.ssh_from is None):
+            return None
+        return caller_cidr(subnet, self.private, self.ssh_from)
 
     def disks_with(self, image: MachineImage) -> dict[str, int]:
         """Return the gigabytes of the disks of each, by name; an image may need more, or others."""

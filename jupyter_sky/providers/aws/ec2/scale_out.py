@@ -19,7 +19,6 @@ from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.market import prices
 from jupyter_sky.providers.aws.market.instance_types import InstanceType, catalog
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
-from jupyter_sky.providers.aws.network.address import caller_cidr
 from jupyter_sky.providers.aws.network.security_group import admit, check_group, find_groups
 from jupyter_sky.providers.aws.network.subnets import Subnet
 from jupyter_sky.providers.aws.tags import ID, KMS_KEY, is_own, tags_of
@@ -79,14 +78,12 @@ def rent(
     """
     [wanted] = request.offers
     subnet = Subnet(said["SubnetId"], said["VpcId"], like.zone, "")
-    source = None
     if not request.ssm:
         with explain_errors():
             [found] = clients.ec2.describe_subnets(SubnetIds=[subnet.id])["Subnets"]
         subnet = replace(subnet, cidr=found["CidrBlock"])
-        # This computer may have another address by now.
-        source = caller_cidr(subnet, request.private, request.ssh_from)
-    group = _admitting(clients, request, said, source)
+    # This computer may have another address by now.
+    group = _admitting(clients, request, said, request.login_source(subnet))
     request = replace(request, together=_is_placed(clients, request), **_as_before(said, request))
     image = find_image(clients, wanted.type, said["ImageId"], request.user)
     wanted = request.priced(wanted, image)

@@ -89,6 +89,7 @@ def request(
         subnets=settings.subnets,
         security_group=settings.security_group,
         ssm=settings.ssm,
+        bastion=settings.bastion,
         private=settings.addresses == "private",
         ssh_from=settings.ssh_from,
         profile=settings.instance_profile,

@@ -15,7 +15,6 @@ from jupyter_sky.providers.aws.market.besides import of_disks
 from jupyter_sky.providers.aws.market.confirmation import described
 from jupyter_sky.providers.aws.market.quotas import quota_use
 from jupyter_sky.providers.aws.market.selection import InstanceOffer, NotOffered
-from jupyter_sky.providers.aws.network.address import caller_cidr
 from jupyter_sky.providers.aws.network.security_group import check_group
 from jupyter_sky.providers.aws.network.subnets import Subnet, find_subnets
 from jupyter_sky.providers.aws.renting import choice
@@ -109,12 +108,10 @@ def _made(
     first: tuple[InstanceOffer, Subnet],
 ) -> Iterator[str]:
     offer, subnet = first
-    source = None
-    if not request.ssm:
-        try:
-            source = caller_cidr(subnet, request.private, request.ssh_from)
-        except SkyError:
-            source = "this computer"
+    try:
+        source = request.login_source(subnet)
+    except SkyError:
+        source = "this computer"
     yield f"the key pair {request.name}"
     if request.security_group is None:
         outside = f"SSH from {source}" if source else "no open port, SSH by Systems Manager"

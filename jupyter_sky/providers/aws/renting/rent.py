@@ -136,6 +136,7 @@ def rent_more(
         private=private,
         besides=paid,
         ssm=like.ssm,
+        bastion=like.bastion,
         tags={**request.tags, REQUEST: number},
     )
     return scale_out.rent(there, request, like, said, report)

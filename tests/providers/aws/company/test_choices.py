@@ -215,6 +215,33 @@ def test_a_security_group_of_the_company_is_used_and_not_changed(
     assert "no security group: " in provider(subnet, security_group=group).plan(SPEC)
 
 
+def test_behind_a_bastion_it_is_the_bastion_that_is_let_in(
+    account: Account, subnet: str, clients: Clients, group: str, left: Left
+) -> None:
+    with pytest.raises(UsageError, match=r"bastion='gate' is who logs in: set ssh_from, .*, or a"):
+        provider(subnet, bastion="gate")
+    account.calls.clear()
+    with pytest.raises(Booting):
+        start(subnet, bastion="gate", ssh_from="10.1.0.7")
+    let_in = [
+        call.params["IpPermissions.1.IpRanges.1.CidrIp"]
+        for call in account.calls
+        if call.params.get("IpPermissions.1.FromPort") == "22"
+    ]
+    assert let_in == ["10.1.0.7/32"]
+    # A group of the company's own lets in its bastion, and not this computer.
+    login = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
+    allow(clients, group, **login, IpRanges=[{"CidrIp": "10.1.0.7/32"}])
+    allow(clients, group, IpProtocol="-1", UserIdGroupPairs=[{"GroupId": group}])
+    params = asked_for(account, subnet, bastion="gate", security_group=group)
+    assert params["NetworkInterface.1.SecurityGroupId.1"] == group
+    plan = provider(subnet, bastion="gate", security_group=group).plan(SPEC)
+    assert f"no security group: {group} is there" in plan
+    with pytest.raises(UsageError, match=r"does not let in 10\.2\.0\.0/16 at port 22"):
+        start(subnet, bastion="gate", security_group=group, ssh_from="10.2.0.0/16")
+    assert left() == []
+
+
 RESERVED = {
     "instanceType": "p4d.24xlarge",
     "availabilityZone": "us-east-1a",
