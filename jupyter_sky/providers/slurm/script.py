@@ -170,9 +170,16 @@ def waiting_step(job: str, size: Sequence[str], name: str, waiting: Sequence[str
     return [*_step(job, size, name), *waiting]
 
 
-def step_size(count: int, gpus: int) -> list[str]:
-    """Return the options of a step for so many nodes of a job, with so many GPUs each."""
+def step_size(count: int, gpus: int, used: Sequence[str] = ()) -> list[str]:
+    """Return the options of a step for so many nodes of a job, with so many GPUs each.
+
+    Parameters
+    ----------
+    used
+        Nodes of the job to leave out: what overlaps would be put on them first.
+    """
     options = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--mem=0"]
+    options += [f"--exclude={','.join(used)}"] * bool(used)
     # Those that the job got for all of its nodes together would be divided otherwise.
     return [*options, f"--gres=gpu:{gpus}"] if gpus else options
 

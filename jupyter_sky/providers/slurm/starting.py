@@ -196,7 +196,8 @@ async def _start_step(
 ) -> str:
     """Start a step of a job, which goes on when this process ends, and return its id."""
     found, nodes = start.environment, [node for node, _ in start.nodes]
-    size = step_size(len(nodes), nodes[0].accelerators)
+    used = [each.host for each in start.cluster.machines if isinstance(each, SlurmMachine)]
+    size = step_size(len(nodes), nodes[0].accelerators, used)
     if is_shared:
         command = start_step(job, size, start.request, name, folder.path, found)
     else:

@@ -109,6 +109,10 @@ def test_the_nodes_of_the_own_job_are_used(job: str) -> None:
             start("others", accelerator="H100")
         cluster.scale(1)
         assert cells.ask("os.environ['SLURMD_NODENAME']") == ["n1", "n1"]
+        # The one that has become free is taken, and not the one that is in use.
+        cluster.scale(2)
+        cells.run("import os")
+        assert cells.ask("os.environ['SLURMD_NODENAME']") == ["n1", "n1", "n2", "n2"]
     finally:
         cluster.down()
     until(lambda: not steps())
