@@ -24,7 +24,12 @@ _MARK = "jupyter_sky"
 
 _TAKEN_WITHIN = 15.0  # seconds for a job to be in the queue whose submission was not answered
 _LOOK_EVERY = 0.5  # seconds
-_LOST_ANSWERS = ("timed out", "Zero Bytes were transmitted", "cannot be reached")
+_LOST_ANSWERS = (
+    "timed out",
+    "Zero Bytes were transmitted",
+    "cannot be reached",
+    "said nothing for",
+)
 """What is said where a busy Slurm may have taken a job, or the connection broke meanwhile."""
 
 

@@ -18,8 +18,10 @@ from jupyter_sky.paths import of_the_user
 from jupyter_sky.providers.slurm.login import login_node
 from jupyter_sky.providers.slurm.partitions import diagnose
 from jupyter_sky.providers.slurm.provider import Slurm
-from jupyter_sky.providers.ssh.connection.connection import pool
+from jupyter_sky.providers.slurm.queue import mark, queued_jobs, submit
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.targets import parse_one
+from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.bridge import MARK
 from tests.cluster.cells import Cells
 from tests.lab import Host, Lab
@@ -153,6 +155,29 @@ def test_the_job_of_a_notebook_that_is_gone_is_found_at_its_login_node(login: Ho
     assert str(found).endswith(f"in Slurm at {login.name}")
     assert found.is_orphaned
     found.remove()
+    until(lambda: not queue())
+
+
+TAKES_IT_AND_IS_SILENT = """\
+sbatch --hold --comment="$0" --output=/dev/null --wrap=true >/dev/null
+while squeue --me --noheader | grep -q .; do sleep 0.5; done
+"""
+
+
+def test_a_job_is_found_that_slurm_has_taken_without_a_word(
+    login: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, _, *others = SSHConnection.run.__defaults__ or ()
+    monkeypatch.setattr(SSHConnection.run, "__defaults__", (data, 5.0, *others))
+    at, marked = login_node(login.name), mark("0badcafe", "silent", "0badcafe-7")
+    command = ["sh", "-c", TAKES_IT_AND_IS_SILENT, marked]
+    try:
+        job = event_loop.wait(submit(at, command, "0badcafe-7"))
+        assert [each.id for each in event_loop.wait(queued_jobs(at))] == [job]
+    finally:
+        event_loop.wait(
+            Slurm(login=login.name).release_cluster("0badcafe", f"Slurm at {login.name}", print)
+        )
     until(lambda: not queue())
 
 
