@@ -9,9 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from jupyter_sky.formatting import format_duration
 from jupyter_sky.transport.frames import Message
-
-FIRST_GRACE = 120.0
-"""Seconds that a new node waits for its first client."""
+from jupyter_sky.transport.protocol.agent_spec import FIRST_GRACE, AgentSpec
 
 SILENT_FOR = 60.0
 """Seconds for which another node is asked again that does not answer, before it counts as gone.
@@ -121,12 +119,19 @@ class IdleTimer:
         Seconds without a notebook after which it ends even during a run; ``None`` for never.
     node
         The node's agent.
+    first_grace
+        Seconds of `grace` before the first client has come.
     """
 
     def __init__(
-        self, grace: float, timeout: float | None, unattended: float | None, node: NodeUse
+        self,
+        grace: float,
+        timeout: float | None,
+        unattended: float | None,
+        node: NodeUse,
+        first_grace: float = FIRST_GRACE,
     ) -> None:
-        self._grace = grace
+        self._first_grace, self._next_grace = first_grace, grace
         self._limit = timeout
         self._unattended = unattended
         self._timeout: float | None = None
@@ -139,6 +144,11 @@ class IdleTimer:
         self._looking: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
         self._silent_since: float | None = None  # by the loop's clock
+
+    @classmethod
+    def of(cls, spec: AgentSpec, node: NodeUse) -> IdleTimer:
+        """Return the timer of a node, as its provider wants it."""
+        return cls(spec.grace, spec.idle_timeout, spec.unattended, node, spec.first_grace)
 
     def start_timeout(self) -> None:
         """Start counting time without a run: until now, the node was being prepared."""
@@ -186,6 +196,10 @@ class IdleTimer:
         """How long this node has been idle."""
         return self._times(self._use(), self._loop.time())
 
+    @property
+    def _grace(self) -> float:
+        return self._next_grace if self._had_client else self._first_grace
+
     def _use(self) -> _Use:
         """Return how the node is used now; asked for once, as it looks at all ranks and clients."""
         return _Use(self._node.is_busy, self._node.is_used, self._node.is_working)
@@ -202,8 +216,7 @@ class IdleTimer:
         left = []
         if not use.used:
             if not use.busy:
-                grace = self._grace if self._had_client else FIRST_GRACE
-                left.append(grace - times.unused)
+                left.append(self._grace - times.unused)
             elif self._unattended is not None:
                 left.append(self._unattended - times.unattended)
         if self._timeout is not None and not use.works:

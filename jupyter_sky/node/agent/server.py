@@ -105,7 +105,7 @@ class Agent:
         self.journal = Journal(folder, logs.read)
         self.store = store_of_node(folder, Path(spec.blobs), spec.blob_limit)
         self._sessions = ClientSessions()
-        self.idle = IdleTimer(spec.grace, spec.idle_timeout, spec.unattended, self)
+        self.idle = IdleTimer.of(spec, self)
         self._events = EventPublisher(self.journal, self.store, self._sessions, self.idle)
         self._supervisor = Supervisor(
             spec.ranks,

@@ -47,6 +47,14 @@ _LOOK_EVERY = 60.0  # most seconds until the clock is checked again
 _TRIES, _PAUSE = 20, 1.0  # times, and seconds: usually Slurm waits for 30 until it kills
 
 
+def first_grace(grace: float, image: str | None) -> float:
+    """Return the seconds that a node waits for its first notebook, which waits for all nodes.
+
+    They may come up far apart, in a container if there is an image.
+    """
+    return max(grace, _starts_within(image))
+
+
 def main(job: Path, image: str, umask: int) -> None:
     """Start the agent of this node, and wait until it has ended.
 
@@ -72,7 +80,7 @@ def main(job: Path, image: str, umask: int) -> None:
         folder.mkdir(mode=0o700)
         blobs.mkdir(mode=0o700)
         try:
-            with _limited(_PULLED_WITHIN if image else _START_WITHIN):
+            with _limited(_starts_within(image)):
                 here = replace(
                     spec,
                     socket=str(folder / "agent.sock"),
@@ -97,6 +105,10 @@ def main(job: Path, image: str, umask: int) -> None:
     finally:
         shutil.rmtree(blobs, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _starts_within(image: str | None) -> int:
+    return _PULLED_WITHIN if image else _START_WITHIN
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from jupyter_sky.providers.slurm.environment import environment
 from jupyter_sky.providers.slurm.jobs import cancel, end_of, hosts_of, job_state, number_of
 from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, login_node, missing
 from jupyter_sky.providers.slurm.machine import SlurmMachine
+from jupyter_sky.providers.slurm.on_node import first_grace
 from jupyter_sky.providers.slurm.partitions import resource_of
 from jupyter_sky.providers.slurm.queue import (
     QueuedJob,
@@ -185,9 +186,10 @@ class Slurm:
         jobs = dict.fromkeys(machine.id for machine in map(_node, machines))
         end = shlex.join(["scancel", *(jobs or ["--me", f"--name=sky-{name}"])])
         what = format_list([f"job {each}" for each in jobs]) if jobs else "its job"
+        grace = self.grace if jobs else first_grace(self.grace, self.container)
         return (
             f"{what} may still be there in {location or self.cloud}: `{end}` ends it, and its "
-            f"nodes end by themselves {format_duration(self.grace)} after they come, unless they "
+            f"nodes end by themselves {format_duration(grace)} after they come, unless they "
             "run something"
         )
 

@@ -33,7 +33,7 @@ from jupyter_sky.providers.slurm.job_state import (
 from jupyter_sky.providers.slurm.jobs import cancel, hosts_of, job_state, jobs_ahead, steps_of
 from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, own_environment
 from jupyter_sky.providers.slurm.machine import SlurmMachine
-from jupyter_sky.providers.slurm.on_node import SPECS
+from jupyter_sky.providers.slurm.on_node import SPECS, first_grace
 from jupyter_sky.providers.slurm.partitions import accounts
 from jupyter_sky.providers.slurm.queue import mark, queued_jobs, submit
 from jupyter_sky.providers.slurm.script import (
@@ -122,6 +122,7 @@ class Start:
             ranks=tuple(RankSpec(rank) for rank in node.ranks),
             peer=there[0].host if there and isinstance(there[0], SlurmMachine) else None,
             notices="file",
+            first_grace=first_grace(self.grace, self.request.container),
             **self.environment.of_the_agent(),
         )
 

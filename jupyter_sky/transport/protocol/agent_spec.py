@@ -13,6 +13,8 @@ from typing import Any, Literal, TypedDict
 NOTICE_FILE = "notice.json"
 """Where whoever looks after an agent writes `jupyter_sky.node.agent.notices.Notice` for it."""
 
+FIRST_GRACE = 120.0
+"""Seconds that a new node waits for its first client, unless others may take longer to start."""
 
 SHELL_OF = "JUPYTER_SKY_SHELL_OF"
 """The variable that tells whose shells a process descends from: the folder of an agent."""
@@ -50,6 +52,8 @@ class AgentSpec:
         `jupyter_sky.providers.mtls.Credentials` for other agents; ``None`` if alone.
     grace
         Seconds without a notebook and without a run after which the agent ends.
+    first_grace
+        The same before the first notebook has come, which waits until all nodes are there.
     idle_timeout
         Seconds without a run, or with one that only waits for its notebook, after which it ends,
         even if clients are connected; ``None`` for never.
@@ -88,6 +92,7 @@ class AgentSpec:
     interface: str | None = None
     credentials: Mapping[str, Any] | None = None
     grace: float
+    first_grace: float = FIRST_GRACE
     idle_timeout: float | None = None
     unattended: float | None = None
     preload: tuple[str, ...] = ()

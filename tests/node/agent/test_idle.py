@@ -87,6 +87,37 @@ def test_a_run_that_only_waits_for_its_notebook_is_idle(monkeypatch: pytest.Monk
     asyncio.run(main())
 
 
+class _NewNode(_Node):
+    """A node to which no notebook has connected yet."""
+
+    is_busy = is_used = False
+
+
+@pytest.mark.parametrize("has_come", [True, False])
+def test_a_new_node_waits_for_its_first_notebook_as_long_as_others_may_take_to_start(
+    monkeypatch: pytest.MonkeyPatch, has_come: bool
+) -> None:
+    async def main() -> None:
+        node = _NewNode()
+        at = _times(monkeypatch, node)
+        timer = IdleTimer(60.0, None, None, node, first_grace=600.0)
+        timer.update()
+        assert await at(599.0) == []
+        node.is_used = has_come
+        timer.update()
+        if has_come:
+            assert await at(700.0) == []
+            node.is_used = False
+            timer.update()
+            assert await at(759.0) == []
+        else:
+            assert await at(600.5) == ["no notebook used it for 10 min"]
+        assert len(await at(762.0)) == 1
+        assert node.reasons[0].startswith(f"no notebook used it for {1 if has_come else 10} min")
+
+    asyncio.run(main())
+
+
 WORKS = IdleTimes(0.0, 0.0, 0.0)
 ENDED = "its run only waited for the notebook for 2 min"
 

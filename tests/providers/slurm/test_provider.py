@@ -28,6 +28,7 @@ from jupyter_sky.providers.slurm.provider import Slurm
 from jupyter_sky.providers.slurm.queue import mark
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests.cluster.cells import Cells
 from tests.paths import ROOT
 from tests.waiting import until
@@ -77,6 +78,8 @@ def test_a_job_becomes_a_cluster_and_ends_with_it(slurm: Path) -> None:
         assert [machine["host"] for machine in row.machines] == ["n1", "n2"]
         assert any(text.startswith("job ") for text in said)
         assert not without_owner(), "the keys of the agents are still in the home"
+        spec = AgentSpec.from_json(Path(row.machines[0]["folder"], "spec.json").read_text())
+        assert spec.first_grace == 600, "a node does not wait for those that start late"
         cells = Cells(cluster)
         cells.run("import os")
         assert cells.ask("os.environ['SLURMD_NODENAME']") == ["n1", "n2"]
