@@ -158,8 +158,8 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
     def _needed(self, options: CellOptions, names: CellNames) -> frozenset[str]:
         """Return the names to send for a cell."""
         if options.in_names is None:
-            # What is asked for may be changed by what the cell reads, which refers to it, or be as it
-            # is here, where a branch alone binds it.
+            # What is asked for may be changed by what the cell reads, which refers to it, or stay
+            # as it is here where only a branch binds it.
             asked = {name.partition(":")[0] for name in (*options.out, *options.gather)}
             return names.reads | (asked - names.always_bound)
         cluster = self._session.connected(options.cluster)
