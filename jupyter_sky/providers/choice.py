@@ -66,8 +66,7 @@ class Spec:
                 f"allocation={self.allocation!r}: type 'on-demand', 'spot' or 'spot-if-available'."
             )
         name = getattr(self.provider, "name", "this provider")
-        rents = hasattr(self.provider, "spot") and hasattr(self.provider, "max_price")
-        if self.allocation == "spot" and not rents:
+        if self.allocation == "spot" and not self._rents:
             raise UsageError(f"{name} has no spot machines: leave out allocation='spot'.")
         if self.max_hourly_cost is not None and not self.max_hourly_cost > 0:
             raise UsageError(f"max_hourly_cost={self.max_hourly_cost!r} is no amount of dollars.")
@@ -86,13 +85,22 @@ class Spec:
         given.setdefault("nodes", self.provider.default_nodes if nodes is None else nodes)
         spec = replace(common, **given)
         provider: Any = self.provider
-        if not hasattr(provider, "spot"):
+        if not self._rents:
             return [Candidate(provider, spec)]
         if self.max_hourly_cost is not None:
             provider = replace(provider, max_price=self.max_hourly_cost * spec.nodes)
-        kinds = {None: [provider.spot], "on-demand": [False], "spot": [True]}
-        spot = kinds.get(self.allocation, [True, False])
-        return [Candidate(cast("Provider", replace(provider, spot=each)), spec) for each in spot]
+        if self.allocation is None:
+            return [Candidate(provider, spec)]
+        kinds = {"on-demand": [False], "spot": [True], "spot-if-available": [True, False]}
+        made = [
+            replace(provider, spot=each, spot_or_on_demand=False) for each in kinds[self.allocation]
+        ]
+        return [Candidate(cast("Provider", each), spec) for each in made]
+
+    @property
+    def _rents(self) -> bool:
+        # `SSH` has `spot`, too: whether the hosts that it gets are rented so.
+        return hasattr(self.provider, "spot") and hasattr(self.provider, "max_price")
 
 
 def check_places(provider: object, specs: Sequence[object], selection: object) -> None:

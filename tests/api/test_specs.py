@@ -23,6 +23,7 @@ class Rented:
 
     prices: tuple[float | None, float | None]  # on demand, spot
     spot: bool = False
+    spot_or_on_demand: bool = False
     max_price: float | None = None
     name = "rented"
     default_nodes = 1
@@ -73,6 +74,23 @@ def test_what_costs_too_much_is_left_out() -> None:
     assert [each.name for each in order(both)] == ["rented spot"]
     with pytest.raises(UsageError, match=r"none of these has .*rented: nothing costs so little"):
         order(rented(3.0, max_hourly_cost=2.0))
+
+
+@pytest.mark.parametrize("options", [{"max_hourly_cost": 5}, {"allocation": "spot-if-available"}])
+def test_hosts_that_cost_nothing_are_one_place(options: dict[str, Any]) -> None:
+    [place] = order(sky.Spec(sky.SSH("gpu1"), **options))
+    assert place.provider == sky.SSH("gpu1")
+
+
+@pytest.mark.parametrize(
+    ("allocation", "spot"),
+    [("on-demand", [False]), ("spot", [True]), ("spot-if-available", [True, False])],
+)
+def test_an_allocation_replaces_that_of_the_provider(allocation: Any, spot: list[bool]) -> None:
+    places = sky.Spec(sky.AWS(spot_or_on_demand=True), allocation=allocation)
+    providers: list[Any] = [each.provider for each in places.candidates(ClusterSpec(name="test"))]
+    assert [each.spot for each in providers] == spot
+    assert not any(each.spot_or_on_demand for each in providers)
 
 
 def test_arguments_are_checked() -> None:
