@@ -39,7 +39,7 @@ def test_a_cell_on_instances(
     table = notebook.succeed("%sky offers --gpu a100 --nodes 4").stdout
     assert "p4d.24xlarge   8 × A100" in table
     cheap = "%sky offers --gpu a100 --nodes 4 --max-price 30"
-    assert "cost $83.24 an hour: raise" in notebook.run(cheap).sentence
+    assert "cost $83.25 an hour: raise" in notebook.run(cheap).sentence
     assert "p4d.24xlarge   8 × A100" in notebook.succeed(f"{cheap} --spot").stdout
     report = notebook.succeed("%sky doctor --provider aws").stdout
     assert "ok   you            arn:aws:" in report

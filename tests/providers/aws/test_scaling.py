@@ -173,7 +173,7 @@ def test_max_price_holds_for_all_nodes_together(
     # There are cheaper ones, but those that join are like the first.
     provider = replace(cells.cluster.provider, instance_type=None, max_price=1.3)
     sentence = r"more than --max-price 1.3: type `%sky scale 3`, or start a new cluster with a h"
-    with pytest.raises(UsageError, match=rf"4 nodes cost \$1.64 an hour, {sentence}"):
+    with pytest.raises(UsageError, match=rf"4 nodes cost \$1.65 an hour, {sentence}"):
         cells.cluster.scale(4, provider)
     cells.cluster.scale(3, provider)
     with pytest.raises(UsageError, match=r"more than --max-price 1.3: start a new cluster"):

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 from jupyter_sky.errors import Declined, UsageError
 from jupyter_sky.formatting import format_dollars, format_duration
+from jupyter_sky.providers.aws.market.rounding import ROUNDING, format_sufficient
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.transport import event_loop
-
-ROUNDING = 1e-9  # three times 0.2 is more than 0.6 to a computer
 
 
 def confirm_price(
@@ -104,8 +103,8 @@ def check_max_price(max_price: float, nodes: int, before: int, offer: InstanceOf
     fitting = int((max_price + ROUNDING) / offer.price)
     fewer = f"type `%sky scale {fitting}`, or " if fitting > before else ""
     raise UsageError(
-        f"{nodes} nodes cost {format_dollars(total)} an hour, more than --max-price {max_price:g}: "
-        f"{fewer}start a new cluster with a higher one."
+        f"{nodes} nodes cost {format_sufficient(total)} an hour, more than --max-price "
+        f"{max_price:g}: {fewer}start a new cluster with a higher one."
     )
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_dollars
 from jupyter_sky.providers.aws.clients import did_you_mean
 from jupyter_sky.providers.aws.market.instance_types import Catalog, InstanceType
+from jupyter_sky.providers.aws.market.rounding import ROUNDING, format_sufficient
 from jupyter_sky.providers.spec import Accelerator
 
 _USUAL_CPUS = "4+"
@@ -235,7 +235,7 @@ def _affordable(required: InstanceRequirements, offers: list[InstanceOffer]) -> 
     ):
         # If no price is known at all, the user is asked.
         return offers
-    most = required.max_price / required.nodes - required.besides
+    most = required.max_price / required.nodes - required.besides + ROUNDING
     found = []
     for offer in offers:
         prices = {zone: p for zone, p in offer.prices.items() if p is not None and p <= most}
@@ -245,7 +245,7 @@ def _affordable(required: InstanceRequirements, offers: list[InstanceOffer]) -> 
         return found
     price = offers[0].price or 0.0
     nodes = f"{required.nodes} of them cost" if required.nodes > 1 else "it costs"
-    total = format_dollars(required.nodes * price)
+    total = format_sufficient(required.nodes * price)
     instead = "" if required.spot else ", or try --spot"
     raise UsageError(
         f"the cheapest that fits is {offers[0].type.name}, and {nodes} {total} an hour: "

@@ -14,13 +14,9 @@ from jupyter_sky.providers.aws.ec2.launch import RentedInstance
 from jupyter_sky.providers.aws.ec2.user_data import FIRST_SIGN_WITHIN
 from jupyter_sky.providers.aws.errors import NO_SPOT_ROLE, AWSError
 from jupyter_sky.providers.aws.market.besides import besides
-from jupyter_sky.providers.aws.market.confirmation import (
-    ROUNDING,
-    ask,
-    check_max_price,
-    confirm_price,
-)
+from jupyter_sky.providers.aws.market.confirmation import ask, check_max_price, confirm_price
 from jupyter_sky.providers.aws.market.limits import MAY_RISE
+from jupyter_sky.providers.aws.market.rounding import ROUNDING
 from jupyter_sky.providers.aws.market.selection import InstanceOffer, NotOffered
 from jupyter_sky.providers.aws.renting import choice
 from jupyter_sky.providers.aws.renting.budget import Budget

@@ -11,7 +11,8 @@ from jupyter_sky.providers.aws.ec2 import power, scale_out
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance, address_of, wait_for_addresses
 from jupyter_sky.providers.aws.market.besides import besides
-from jupyter_sky.providers.aws.market.confirmation import ROUNDING, confirm_price
+from jupyter_sky.providers.aws.market.confirmation import confirm_price
+from jupyter_sky.providers.aws.market.rounding import ROUNDING, format_sufficient
 from jupyter_sky.providers.aws.renting.budget import WORTH_IT
 from jupyter_sky.providers.aws.settings import Settings
 from jupyter_sky.providers.spec import ClusterSpec
@@ -45,7 +46,7 @@ def resume(
     private = like.host.rpartition("@")[2] == said[like.id].get("PrivateIpAddress")
     paid = besides(there, not private).price(settings.disk)
     offer = scale_out.offer(there, like, paid)
-    _check_price(settings, len(machines), offer.price)
+    _check_price(settings, spec.name, len(machines), offer.price)
     _check_money(spec.name, money, len(machines), offer.price)
     confirm_price(
         len(machines),
@@ -94,12 +95,13 @@ def _check_money(name: str, money: float | None, nodes: int, price: float | None
     )
 
 
-def _check_price(settings: Settings, nodes: int, price: float | None) -> None:
+def _check_price(settings: Settings, name: str, nodes: int, price: float | None) -> None:
     if settings.max_price is None or price is None:
         return
     if nodes * price <= settings.max_price + ROUNDING:
         return
+    enough = format_sufficient(nodes * price)
     raise UsageError(
-        f"{nodes} nodes cost {format_dollars(nodes * price)} an hour now, more than --max-price "
-        f"{settings.max_price:g}: accept it, as with `%sky start --max-price {nodes * price:.2f}`."
+        f"{nodes} nodes cost {enough} an hour now, more than --max-price {settings.max_price:g}: "
+        f"accept it, as with `%sky start {name} --max-price {enough.lstrip('$').replace(',', '')}`."
     )

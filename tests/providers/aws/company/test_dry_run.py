@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,6 +88,15 @@ def test_what_is_paid_besides_instances(account: Account, subnet: str) -> None:
     assert paid.startswith(
         "1 disk of 100 GB at an unknown price, $0.0219 at most and 1 public IP for $0.005 an hour;"
     )
+
+
+@pytest.mark.parametrize("disk", [101, 103, 107])
+def test_the_price_that_a_refusal_names_is_enough(account: Account, subnet: str, disk: int) -> None:
+    two = ClusterSpec("x", nodes=2)
+    with pytest.raises(UsageError) as caught:
+        AWS(subnet=subnet, disk=disk, max_price=0.1).plan(two)
+    [named] = re.findall(r"cost \$([\d.]+) an hour: raise", str(caught.value))
+    assert "d3.xlarge" in AWS(subnet=subnet, disk=disk, max_price=float(named)).plan(two)
 
 
 def test_burstable_types_cost_more_when_they_are_busy(account: Account, subnet: str) -> None:

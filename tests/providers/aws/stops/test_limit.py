@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 
@@ -10,7 +11,10 @@ import pytest
 from jupyter_sky.cluster.inventory import registry, stops
 from jupyter_sky.cluster.inventory.stops import DiskCost
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
+from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.commands.life.stops import disks_cost
+from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.aws.renting.resume import _check_price
 
 ID = "0000000d"
 
@@ -50,6 +54,16 @@ def test_disks_of_stopped_machines_count(cluster: None) -> None:
 def test_disks_whose_price_is_not_known_do_not_count(cluster: None) -> None:
     stops.record_stop(ID, time.time(), DiskCost(None, left=10.0))
     assert left(1000) == pytest.approx(10)
+
+
+@pytest.mark.parametrize("price", [1.022, 1.028, 0.0361, 617.2551])
+def test_the_line_that_is_advised_starts_it(price: float) -> None:
+    with pytest.raises(UsageError) as caught:
+        _check_price(AWS(max_price=0.01), "limited", 2, price)
+    [line] = re.findall(r"`(%sky start .*)`", str(caught.value))
+    name, limit = line.removeprefix("%sky start ").split(" --max-price ")
+    assert name == "limited"
+    _check_price(AWS(max_price=float(limit)), name, 2, price)
 
 
 @pytest.mark.parametrize(
