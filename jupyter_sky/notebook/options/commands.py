@@ -87,7 +87,9 @@ _DEFAULTS = tuple(
     for each in RUN_OPTIONS
     if each.name in PROGRAM_DEFAULTS
 )
-_KEEP = Argument(("--keep",), "", None, "", "leave the clusters up that it starts")
+_KEEP = Argument(
+    ("--keep",), "", None, "", "leave up the clusters that it starts, also after Ctrl-C"
+)
 _EXPORTED = Argument(
     ("file",), "FILE", types.SCRIPT, "train.py", "script to write (named after the notebook)"
 )

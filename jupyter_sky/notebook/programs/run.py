@@ -1,7 +1,7 @@
 """``jupyter sky run``: runs a notebook or script in a terminal, in CI or under cron.
 
 Its cells run in a shell of this process, one after the other, and clusters that it starts end with
-it, whether it succeeds, fails or is stopped.
+it, whether it succeeds, fails or is stopped, unless ``--keep`` is given.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from traitlets.config import Config
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runs.handle import STOPPED_WITHIN
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError, exit_status
 from jupyter_sky.formatting import format_cost, format_count, format_elapsed
 from jupyter_sky.notebook import extension
@@ -57,7 +58,7 @@ def run_program(
     options
         Options that override those of cells, except those about how a single cell runs.
     keep
-        Whether clusters that it starts stay up after its end.
+        Whether clusters that it starts stay up after its end, also where a signal stops it.
     config
         The configuration of the shell.
 
@@ -187,6 +188,8 @@ class _Program:
         try:
             self._run_cells()
         finally:
+            if self.signal is not None:
+                self._stop_background()
             for run in background_run.begun():
                 self._show_output(run)  # the status so far
 
@@ -244,6 +247,15 @@ class _Program:
                 self._shell.showtraceback()
                 self.status = self.status or _status_of(error)
 
+    def _stop_background(self) -> None:
+        """Stop runs in the background: on clusters that stay up, they would go on."""
+        left = [run for run in background_run.begun() if not run.done]
+        for run in left:
+            run.cancel()
+        for run in left:
+            with suppress(Exception, KeyboardInterrupt):  # a further signal ends the wait
+                run.result(STOPPED_WITHIN)
+
     def _show_output(self, run: BackgroundRun) -> None:
         """Print the output of a run in the background, once, since no display shows it here."""
         if run not in self._shown:
@@ -253,7 +265,7 @@ class _Program:
 
     def close(self, keep: bool) -> None:
         """End the clusters that it started, unless they should stay up, and report their cost."""
-        stay = self._clusters if keep and self.signal is None else {}
+        stay = self._clusters if keep else {}
         for cluster in stay.values():
             if not _is_stopped(cluster.name):
                 self._say(stays_up(cluster))
@@ -262,7 +274,7 @@ class _Program:
             if _is_stopped(name):  # with `%sky stop`, which keeps its disks
                 self._say(f"{name} stays stopped: `jupyter sky start {name}` starts it again")
                 continue
-            if stay:
+            if name in stay:
                 continue
             try:
                 # Nobody may be there to decide, and machines that stay cost money.

@@ -515,6 +515,32 @@ def test_a_cluster_may_stay(terminal: Terminal, tmp_path: Path) -> None:
     assert terminal.sky("down", "kept").returncode == 0
 
 
+def test_a_cluster_may_stay_after_ctrl_c_and_nothing_runs_on_it(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    waits = "import time\nprint('{}', flush=True)\ntime.sleep(600)"
+    cells = (
+        f"%%sky --nodes 1 --cluster kept --background\nx = 5\n{waits.format('behind')}",
+        "while 'behind' not in _.output: pass\nprint('begun', flush=True)\nimport time\n"
+        "time.sleep(600)",
+    )
+    write_notebook(tmp_path / "a.ipynb", *cells)
+    program = terminal.begin("run", "a.ipynb", "--keep")
+    assert program.stdout
+    while program.stdout.readline() != "begun\n":
+        assert program.poll() is None
+    program.send_signal(signal.SIGINT)
+    _, err = program.communicate()
+    assert program.returncode == 130, err
+    assert "kept stays up: `jupyter sky down kept` ends it" in err
+    assert [row.name for row in registry.rows()] == ["kept"]
+    # Its turn comes at once, and the ranks have their variables.
+    write_notebook(tmp_path / "b.ipynb", "%%sky --cluster kept\nprint(x)")
+    again = terminal.sky("run", "b.ipynb")
+    assert again.stdout.splitlines()[-1] == "5", again.stderr
+    assert terminal.sky("down", "kept").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
