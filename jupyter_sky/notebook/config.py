@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
@@ -13,7 +15,7 @@ from traitlets.config import Configurable
 from jupyter_sky.cluster.namespace.update import HUGE
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import without_secrets
+from jupyter_sky.formatting import format_list, without_secrets
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.definitions import (
     CELL_OPTIONS,
@@ -26,6 +28,7 @@ from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import UNATTENDED
 
+_OPTION_NAME = re.compile(r"--[a-z][a-z-]*[a-z]")
 _ARGUMENTS = {argument.name: argument for argument in CELL_OPTIONS}
 
 
@@ -91,10 +94,11 @@ def _literal(text: str) -> str:
 def _option(name: str) -> TraitType[Any, Any]:
     argument = _ARGUMENTS[name]
     help = f"{argument.help[0].upper()}{argument.help[1:]}"
-    precedence = f"A cell's own {name} overrides it."
     if argument.type is None:
-        return Bool(False, help=f"{help}. {precedence}").tag(config=True)
+        scope = "It holds for all cells: no option of a cell turns it off."
+        return Bool(False, help=f"{help}. {scope}").tag(config=True)
     example = _literal(argument.example)
+    precedence = f"A cell's own {name} overrides it."
     return Setting(argument.type, example, f"{help}, like {example}. {precedence}")
 
 
@@ -256,6 +260,37 @@ class Sky(Configurable):
             return completed
         untyped: dict[str, Any] = {name: defaults[name] for name in JOB_OPTIONS}
         return replace(completed, **untyped)
+
+    @contextmanager
+    def explained(self, completed: Sequence[CellOptions]) -> Iterator[None]:
+        """Let errors about these options say which of those that they name are settings.
+
+        Nobody can leave out what nobody has typed.
+        """
+        try:
+            yield
+        except UsageError as error:
+            if said := self._named_in(str(error), completed):
+                error.args = (f"{error} {said}",)
+            raise
+
+    def _named_in(self, text: str, completed: Sequence[CellOptions]) -> str:
+        """Return a sentence about the options in a text that have their value of the settings."""
+        traits = self.traits()
+        there = {argument.name: argument.field for argument in CLUSTER_OPTIONS}
+        named = {
+            option: f"`%config Sky.{field} = {traits[field].default_value}`"
+            for option in dict.fromkeys(_OPTION_NAME.findall(text))
+            if (field := there.get(option)) in traits
+            and (value := getattr(self, field)) != traits[field].default_value
+            and any(getattr(options, field) == value for options in completed)
+        }
+        if not named:
+            return ""
+        names, changes = format_list(list(named)), format_list(list(named.values()))
+        if len(named) > 1:
+            return f"Here, {names} are settings: {changes} turn them off."
+        return f"Here, {names} is a setting: {changes} turns it off."
 
     def timeouts(self) -> Timeouts:
         """Return how long things may take."""

@@ -344,7 +344,7 @@ class Session:
         self.panels.prepare()
         selection, timeouts = choices[0].selection, self.settings.timeouts()
         with ProgressLine(self._shell, name) as progress:
-            with stopped.start_of(name):
+            with self.settings.explained(choices), stopped.start_of(name):
                 place, cluster = start_at_one(places, selection, timeouts, progress.update)
             try:
                 progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")

@@ -116,6 +116,37 @@ def test_what_a_cell_says_comes_first() -> None:
     assert options == CellOptions(stdout="all", timeout=5.0, display="rich")
 
 
+def test_the_help_of_a_switch_says_that_no_cell_turns_it_off() -> None:
+    assert Sky.spot.help == (
+        "Cheaper instances that AWS may take back. It holds for all cells: no option of a cell "
+        "turns it off."
+    )
+    assert "A cell's own --nodes overrides it." in Sky.nodes.help
+
+
+def test_an_error_about_settings_says_how_to_change_them(notebook: Notebook) -> None:
+    """Nobody can leave out what nobody has typed."""
+    notebook.run("%config Sky.autostop = True")
+    sentence = (
+        "AWS stops no spot instances: leave out --autostop or --spot. Here, --autostop is a "
+        "setting: `%config Sky.autostop = False` turns it off."
+    )
+    for cell in ("%%sky --provider aws --spot\n1", "%sky up --provider aws --spot --dry-run"):
+        with pytest.raises(UsageError) as error:
+            notebook.run(cell)
+        assert str(error.value) == sentence
+    notebook.run("%config Sky.provider = 'aws'")
+    notebook.run("%config Sky.max_cost = 40")
+    with pytest.raises(UsageError) as error:
+        notebook.run("%%sky --nodes 1\n1")
+    assert str(error.value) == (
+        "--max-cost ends machines with their disks, which --autostop keeps: leave out one of the "
+        "two. Here, --max-cost and --autostop are settings: `%config Sky.max_cost = None` and "
+        "`%config Sky.autostop = False` turn them off."
+    )
+    assert registry.rows() == []
+
+
 def test_timeouts_are_those_of_the_code_unless_it_says_so() -> None:
     assert Sky().timeouts() == Timeouts()
     assert Sky(stop_deadline=1, form_deadline=2, start_deadline=3).timeouts() == Timeouts(3, 2, 1)

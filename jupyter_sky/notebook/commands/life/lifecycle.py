@@ -54,7 +54,8 @@ def _dry_run(context: CommandContext, options: CellOptions) -> str:
         ordered = [place for place, _ in found]
     parts = []
     for place in ordered:
-        warnings = place.provider.check(place.spec, place.runtime_env.preload)
+        with context.session.settings.explained([place.options]):
+            warnings = place.provider.check(place.spec, place.runtime_env.preload)
         if isinstance(place.provider, Planned):
             said = place.provider.plan(place.spec)
         else:
