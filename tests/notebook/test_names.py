@@ -254,6 +254,24 @@ given.clear()"""
     )
 
 
+def test_a_cell_in_the_background_says_how_much_of_its_data_was_sent(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    notebook.run("large = bytes(40_000_000)")
+    once = tmp_path / "once"
+    code = (
+        f"import os, pathlib\nonce = pathlib.Path({str(once)!r})\n"
+        "if not once.exists():\n    once.touch()\n    os._exit(1)\nprint(len(large))"
+    )
+    options = "--background --retry 1"
+    notebook.run(f"run = get_ipython().run_cell_magic('sky', {options!r}, {code!r})")
+    # The cell is over when its data was sent; a further attempt has no cell to say it in.
+    assert "sending large (40 MB): sent in" in notebook.stderr
+    notebook.run("run.result()")
+    assert "sending" not in notebook.stderr
+    assert "40000000\n" in notebook.run("print(run.output)")
+
+
 def test_who_keeps_a_run_in_the_background_keeps_no_values(notebook: Notebook) -> None:
     notebook.run(
         """import gc, weakref

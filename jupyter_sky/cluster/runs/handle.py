@@ -22,7 +22,7 @@ from jupyter_sky.cluster.runs.run import Callbacks, Run, Show, Sink, say
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.talk import Teller
 from jupyter_sky.cluster.runs.task import HangNotice, Message, RunNotice, Task
-from jupyter_sky.cluster.runs.values import load
+from jupyter_sky.cluster.runs.values import load_all
 from jupyter_sky.cluster.stopped import raise_if_stopped, seen_before
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport import event_loop
@@ -174,7 +174,13 @@ class RunHandle:
 
         event_loop.call(lambda: asyncio.get_running_loop().call_later(_LEFT_WITHIN, stop))
 
-    def listen(self, show: Sink, over: Callable[[], None], timeout: float | None = None) -> None:
+    def listen(
+        self,
+        show: Sink,
+        over: Callable[[], None],
+        timeout: float | None = None,
+        sending: Callable[[TransferProgress], object] = lambda progress: None,
+    ) -> None:
         """Have the background thread follow the run, once it is kept and its data was sent.
 
         Parameters
@@ -185,21 +191,27 @@ class RunHandle:
             Called there when the run is over.
         timeout
             Seconds after which the run is stopped, without the time that it waits for its turn.
+        sending
+            Called in this thread, until this returns, with how much of its data has arrived.
         """
         run = self._run
         run.in_background = True
+        arrived: queue.SimpleQueue[TransferProgress] = queue.SimpleQueue()
 
         def redirect() -> None:
-            run.redirect(show, over)
+            run.redirect(show, over, arrived.put)
             if timeout is not None:
                 self._stop_in_time(timeout)
 
         try:
+            event_loop.call(redirect)  # before the first of its data arrives
             self.begin()
-            event_loop.call(redirect)
             with heard_interrupts():
-                while not (run.kept.wait(_SLICE) and run.data_sent.wait(_SLICE)):
-                    pass
+                is_sent = False
+                while not is_sent:
+                    is_sent = run.kept.wait(_SLICE) and run.data_sent.wait(_SLICE)
+                    while not arrived.empty():
+                        sending(arrived.get())
         except KeyboardInterrupt:
             self.stop()
             raise
@@ -228,20 +240,8 @@ class RunHandle:
         controller = self._scheduler.controller
         packed: dict[int, Any]
         packed = {rank: done.values for rank, done in self._run.done.items() if done.values}
-        found = {}
-        for rank in sorted(packed):
-            try:
-                connection, learn = controller.connection(rank), controller.sync.learn
-                found[rank] = load(packed[rank], connection, learn, self._notice)
-            except SkyError:
-                raise
-            except Exception as error:  # unpickling runs code of the user's and of libraries
-                what = ", ".join(self.task.values.get(rank, ())) or "the returned value"
-                raise SkyError(
-                    f"{what} of rank {rank} arrived, but could not be loaded here: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
-        return found
+        learn = controller.sync.learn
+        return load_all(packed, self.task.values, controller.connection, learn, self._notice)
 
     def check(self) -> None:
         """Raise the error of a run that failed or was stopped, as `values` does; fetch nothing."""

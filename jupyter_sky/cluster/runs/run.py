@@ -195,6 +195,7 @@ class Run:
         self._ended: float | None = None
         self._sink: Sink | None = None
         self._on_end: Callable[[], None] | None = None
+        self._sending: Callable[[TransferProgress], object] = self.queue.put
 
     @property
     def waiting(self) -> frozenset[int]:
@@ -248,9 +249,17 @@ class Run:
         over = self._failed_at or self._ended
         return None if over is None else self.hang.just_before(over)
 
-    def redirect(self, sink: Sink, on_end: Callable[[], None]) -> None:
-        """Pass output to ``sink`` instead of the queue, and call ``on_end`` when the run ends."""
-        self._sink, self._on_end = sink, on_end
+    def redirect(
+        self,
+        sink: Sink,
+        on_end: Callable[[], None],
+        sending: Callable[[TransferProgress], object] = lambda progress: None,
+    ) -> None:
+        """Pass output to ``sink`` and the progress of its data to ``sending``, not to the queue.
+
+        ``on_end`` is called when the run ends.
+        """
+        self._sink, self._on_end, self._sending = sink, on_end, sending
         while not self.queue.empty():
             event = self.queue.get_nowait()
             if isinstance(event, Output | Display | RunNotice):
@@ -319,8 +328,7 @@ class Run:
 
     def on_transfer(self, progress: TransferProgress) -> None:
         """Handle that more of its data has arrived."""
-        if not self._sink:
-            self.queue.put(progress)
+        self._sending(progress)
 
     def on_notice(self, text: str) -> None:
         """Tell the user something that is not output."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -22,6 +22,46 @@ from jupyter_sky.transport.blobs.packed import Packed
 
 _AT_ONCE = 8  # blobs of one value
 _BRIEF = 0.5  # seconds for which a broken link is not mentioned
+
+
+def load_all(
+    packed: Mapping[int, Packed],
+    names: Mapping[int, Sequence[str]],
+    connection: Callable[[int], Connection],
+    learn: Callable[[dict[int, Any]], None],
+    notice: Callable[[str], object],
+) -> dict[int, Any]:
+    """Return what ranks have packed, by rank.
+
+    Parameters
+    ----------
+    packed
+        What they packed.
+    names
+        The names that were asked for of each; none if it was the value that a function returned.
+    connection
+        Returns the connection to the agent of a rank.
+    learn, notice
+        As of `load`.
+
+    Raises
+    ------
+    SkyError
+        If a value cannot be unpickled here.
+    """
+    found = {}
+    for rank in sorted(packed):
+        try:
+            found[rank] = load(packed[rank], connection(rank), learn, notice)
+        except SkyError:
+            raise
+        except Exception as error:  # unpickling runs code of the user's and of libraries
+            what = ", ".join(names.get(rank, ())) or "the returned value"
+            raise SkyError(
+                f"{what} of rank {rank} arrived, but could not be loaded here: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    return found
 
 
 def load(

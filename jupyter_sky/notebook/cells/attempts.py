@@ -59,7 +59,7 @@ class Attempts:
         # In the background the notebook may change its values, but all attempts must begin alike.
         self._kept: ItemCollector | None = None
 
-    def begin(self) -> tuple[RunHandle, SendingLine]:
+    def begin(self) -> RunHandle:
         """Return the first run."""
         if self._attempt.limit == 1:
             return self._cell.make_run(self.cluster, self._attempt)
@@ -70,7 +70,7 @@ class Attempts:
                 file=sys.stderr,
             )
         begun = self._cell.make_run(self.cluster, self._attempt)
-        self._kept = begun[0].task.update.kept
+        self._kept = begun.task.update.kept
         return begun
 
     def _lacking(self) -> list[str]:
@@ -94,17 +94,15 @@ class Attempts:
         TimedOut
             If the time limit of all attempts together has passed.
         """
-        run, sending = self.begin()
+        run = self.begin()
         while True:
-            self._follow(session, run, sending)
+            self._follow(session, run)
             again = self.next_after(run, session)
             if again is None:
                 return run
-            run, sending = again
+            run = again
 
-    def next_after(
-        self, run: RunHandle, session: Session | None
-    ) -> tuple[RunHandle, SendingLine] | None:
+    def next_after(self, run: RunHandle, session: Session | None) -> RunHandle | None:
         """Return the next attempt after a run that has ended.
 
         Parameters
@@ -117,7 +115,7 @@ class Attempts:
 
         Returns
         -------
-        tuple or None
+        RunHandle or None
             ``None`` if there is no further attempt: the run has not lost anything, or was the last.
 
         Raises
@@ -182,8 +180,9 @@ class Attempts:
         self._say(f"{name}: {loss.sentence}; {which} begins{begins}")
         return True
 
-    def _follow(self, session: Session, run: RunHandle, sending: SendingLine) -> None:
+    def _follow(self, session: Session, run: RunHandle) -> None:
         cell = self._cell
+        sending = SendingLine(cell.shell, self.cluster.name, run.task.update.sizes)
         try:
             follow(
                 cell.shell,

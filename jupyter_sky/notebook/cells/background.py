@@ -12,6 +12,7 @@ from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.notebook.cells.attempts import Attempts
 from jupyter_sky.notebook.cells.cell import Cell
 from jupyter_sky.notebook.output.background_run import BackgroundRun
+from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.panel.manager import PanelManager
 
 
@@ -43,10 +44,10 @@ def begin_in_background(
             lines.clear()
         if following is None:
             return None
-        panels.go_on(strip, cluster, following[0].id)
-        return following[0]
+        panels.go_on(strip, cluster, following.id)
+        return following
 
-    run, _ = attempts.begin()
+    run = attempts.begin()
     title = f"{cluster.name} · {cell.title}"
     strip = panels.strip(cluster, run.id, handle)
     made = BackgroundRun(
@@ -58,5 +59,5 @@ def begin_in_background(
         cell.options.timeout,
         again if cell.options.retry else None,
     )
-    made.begin()
+    made.begin(SendingLine(cell.shell, cluster.name, run.task.update.sizes))
     return made

@@ -20,7 +20,6 @@ from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.cells.results import bind, requested_names, select
 from jupyter_sky.notebook.kernel import program_file, program_words
 from jupyter_sky.notebook.options.definitions import CellOptions
-from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.project.workdir import Workdirs
 from jupyter_sky.notebook.validation import choose_ranks, shown_ranks
 from jupyter_sky.transport.protocol.debugging import Debugging
@@ -77,8 +76,8 @@ class Cell:
 
     def make_run(
         self, cluster: Cluster, attempt: Attempt, kept: ItemCollector | None = None
-    ) -> tuple[RunHandle, SendingLine]:
-        """Return a run, for the caller to follow, and the line that shows the progress of sending.
+    ) -> RunHandle:
+        """Return a run, for the caller to follow.
 
         Parameters
         ----------
@@ -108,7 +107,6 @@ class Cell:
             keep=options.background,
             kept=kept,
         )
-        sending = SendingLine(self.shell, cluster.name, update.sizes)
         task = Task(
             ranks=ranks,
             code=self.code,
@@ -123,7 +121,7 @@ class Cell:
             attempt=attempt,
             program=program_words(self.shell),
         )
-        return cluster.run(task), sending
+        return cluster.run(task)
 
     def _seen_on(self, cluster: Cluster) -> Mapping[str, Any]:
         """Return the notebook's names, with ``__file__`` of a script as its path on ranks."""

@@ -236,7 +236,8 @@ def run_script(
     BackgroundRun or None
         The run, if it is in the background.
     """
-    task, sending = _task(shell, cluster, options, script)
+    task, leaving = _task(shell, cluster, options, script)
+    sending = SendingLine(shell, cluster.name, {"files": leaving})
     task = replace(task, then=without_secrets(then.title) if then else "")
     following = _task(shell, cluster, options, then)[0] if then and options.background else None
     run = cluster.run(task)
@@ -252,7 +253,7 @@ def run_script(
 
         next_one = go_on if following else None
         made = BackgroundRun(run, name, strip, _bind_nothing, options.timeout, then=next_one)
-        made.begin()
+        made.begin(sending)
         return made
     display = options.display
     follow(shell, session.panels, cluster, run, options.timeout, sending, display=display)
@@ -266,8 +267,11 @@ def _bind_nothing(run: RunHandle, values: dict[int, Any]) -> dict[str, Any]:
 
 def _task(
     shell: InteractiveShell, cluster: Cluster, options: CellOptions, script: NodeScript
-) -> tuple[Task, SendingLine]:
-    """Return a script as a run of a cluster, to which its folders are sent before, in a cell."""
+) -> tuple[Task, int]:
+    """Return a script as a run of a cluster, and the bytes of its folders that it has to send.
+
+    Before, most of large folders is sent, in a cell.
+    """
     ranks = first_ranks(cluster, choose_ranks(cluster, options.ranks, "--ranks"))
     shown = shown_ranks(cluster, options.stdout, ranks)
     folders = send_ahead(shell, cluster, script.folders, ranks)
@@ -291,4 +295,4 @@ def _task(
         title=without_secrets(script.title),
         program=program_words(shell),
     )
-    return task, SendingLine(shell, cluster.name, {"files": leaving})
+    return task, leaving
