@@ -292,8 +292,10 @@ class BackgroundRun:
 
     def _show_end(self) -> None:
         self._update()
-        if self._has_strip:  # else it would appear in whichever cell is running
+        if self._has_strip:
             self._strip.finish()
+        else:  # it would appear in whichever cell is running
+            self._strip.keep()
 
     def _update(self) -> None:
         for handle in self._handles:

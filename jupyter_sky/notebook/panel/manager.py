@@ -48,6 +48,9 @@ class RunStrip(Protocol):
     def goes_on(self, snapshot: Callable[[], Snapshot]) -> None:
         """Show the run that follows the ended one in its place."""
 
+    def keep(self) -> None:
+        """Keep how the run has ended, to be shown later."""
+
     def finish(self) -> None:
         """Show how the run has ended."""
 
@@ -205,7 +208,7 @@ class NoStrip:
     def goes_on(self, snapshot: Callable[[], Snapshot]) -> None:
         """Show nothing."""
 
-    finish = show
+    keep = finish = show
 
 
 class _TerminalLine(NoStrip):

@@ -52,6 +52,7 @@ class Strip:
         handle: DisplayHandle | None = None,
     ) -> None:
         self._snapshot = snapshot
+        self._last: Snapshot | None = None
         self._is_open = is_open
         self._widget = widget
         self._handle = handle or DisplayHandle()
@@ -75,11 +76,16 @@ class Strip:
     def goes_on(self, snapshot: Callable[[], Snapshot]) -> None:
         """Show the run that follows the ended one in its place."""
         with self._lock:
-            self._snapshot, self._is_over = snapshot, False
+            self._snapshot, self._last, self._is_over = snapshot, None, False
             if not self._is_shown:  # else it would appear in whichever cell is running
                 return
             self._publish()
         self._follow_soon()
+
+    def keep(self) -> None:
+        """Keep the final state of the run, to be shown later."""
+        with self._lock:
+            self._latest()
 
     def finish(self) -> None:
         """Show the final state of the run."""
@@ -115,7 +121,7 @@ class Strip:
 
     def _publish(self) -> None:
         """Replace the display by the present snapshot; called with the lock held."""
-        snapshot = self._snapshot()
+        snapshot = self._latest()
         run = snapshot["run"]
         self._waits = run is not None and run["state"] is RunState.WAITING
         bundle = {**self._live, **record_bundle(snapshot, self._is_open)}
@@ -125,6 +131,14 @@ class Strip:
             else:
                 self._handle.display(bundle, raw=True)
         self._is_shown = True
+
+    def _latest(self) -> Snapshot:
+        """Return the present snapshot; called with the lock held."""
+        snapshot = self._snapshot()
+        if snapshot["run"] is None and self._last:  # a cluster forgets runs that ended long ago
+            return {**self._last, "cluster": snapshot["cluster"]}
+        self._last = snapshot
+        return snapshot
 
 
 def record_bundle(snapshot: Snapshot, is_open: bool) -> Bundle:

@@ -138,6 +138,19 @@ def test_a_background_run_has_one_with_its_output_below(notebook: LiveNotebook) 
     assert again.shown == ["in the background"]
 
 
+def test_that_of_a_background_run_stays_as_it_ended_however_many_come_after_it(
+    notebook: LiveNotebook,
+) -> None:
+    notebook.succeed("%%sky --background\nprint('shown')")
+    notebook.succeed(
+        "early = _\nkept = get_ipython().run_cell_magic('sky', '--background', 'print(1)')\n"
+        "kept.result()\n"
+        "for each in range(20):\n    get_ipython().run_cell_magic('sky', '', 'pass')"
+    )
+    again = notebook.succeed("early.result()\ndisplay(early, kept)")
+    assert set(states(again)) == {"ok"}, "of both, shown anew and updated"
+
+
 FAILS_ONCE = """
 import os
 if not os.path.exists({once!r}):
