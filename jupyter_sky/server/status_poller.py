@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jupyter_sky.cluster.inventory import probe
@@ -55,11 +55,11 @@ class _Poll:
     Attributes
     ----------
     ask
-        Returns the phases of clusters by id.
+        Returns the phases of clusters by id; it may add others.
     interval
         Seconds between two calls, unless a cluster is new, or was stopped or started meanwhile.
     phases
-        The last result.
+        The last result, without clusters that are no longer asked for.
     """
 
     ask: Callable[[Sequence[RegistryRow]], Awaitable[dict[str, str]]]
@@ -72,6 +72,9 @@ class _Poll:
     def start_if_due(self, rows: Sequence[RegistryRow]) -> asyncio.Task[None] | None:
         """Ask again if it is time, and return the new task."""
         asked = frozenset((row.id, row.is_stopped) for row in rows)
+        # One that is asked for again later may have changed.
+        self._asked &= asked
+        self.phases = _only(rows, self.phases)
         due = asked - self._asked or time.monotonic() > self._last + self.interval
         if asked and due and (self._task is None or self._task.done()):
             self._asked, self._last = asked, time.monotonic()
@@ -81,9 +84,14 @@ class _Poll:
 
     async def _run(self, rows: Sequence[RegistryRow]) -> None:
         try:
-            self.phases = await self.ask(rows)
+            self.phases = _only(rows, await self.ask(rows))
         except (SkyError, OSError, ValueError):
             self.phases = {}  # what was known may be hours old
+
+
+def _only(rows: Sequence[RegistryRow], phases: Mapping[str, str]) -> dict[str, str]:
+    """Return the phases of these clusters."""
+    return {row.id: phases[row.id] for row in rows if row.id in phases}
 
 
 async def _ask_command_line(rows: Sequence[RegistryRow]) -> dict[str, str]:

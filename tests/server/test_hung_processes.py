@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from tests.notebook.panel import samples
 from tests.server.jupyter import Kernel, Server, serve
@@ -181,6 +182,20 @@ def test_a_command_that_hangs_is_given_up(tmp_path: Path) -> None:
         record("0000000c", "third")
         # What was known is not shown for ever.
         server.until("first", lambda entry: entry["state"] == "unknown")
+
+
+def test_what_the_command_says_of_clusters_of_this_computer_is_left_out(
+    tmp_path: Path, alone: Cluster
+) -> None:
+    said = tmp_path / "said"
+    found = {"0000000a": "idle", alone.id: "busy"}
+    said.write_text(json.dumps([{"id": each, "state": state} for each, state in found.items()]))
+    with serve(tmp_path, config=CONFIG.format(said=said, timeout=60)) as server:
+        record("0000000a", "far")
+        server.until("far", lambda entry: entry["state"] == "ready")
+        # It is seldom asked, and these are asked every two seconds.
+        server.until(alone.name, lambda entry: entry["state"] != "unknown")
+        assert server.clusters()[alone.name]["state"] == "ready"
 
 
 SELDOM = """\
