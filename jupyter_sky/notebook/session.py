@@ -141,10 +141,8 @@ class Session:
             return None
         options = self.asked(options)
         name = options.cluster or self.current_name
-        if there := self.starting(name):
+        if (there := self.starting(name)) or self.find(name):
             return there
-        if self.find(name):
-            return None
         places = self.factory.places(name, [self._start_options(name, options)], self._modules)
         if len(places) > 1 or not isinstance(places[0].provider, Queueing):
             return None
@@ -356,6 +354,7 @@ class Session:
 
     def _take_up(self, place: ClusterPlace, cluster: Cluster) -> Cluster:
         """Make a cluster that was started one of the notebook's."""
+        self._starting.pop(cluster.name, None)
         self.connect(cluster, place.options, is_new=True)  # first: it has to be known to be ended
         row_updates.record_line(cluster.id, as_line(place.options))
         return cluster

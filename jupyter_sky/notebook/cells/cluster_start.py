@@ -57,7 +57,7 @@ class ClusterStart:
         self._cluster: Cluster | None = None
         self._stop = threading.Event()
         self._listeners: list[Callable[[], None]] = []
-        self._runs: set[object] = set()  # those that wait for it
+        self._runs: dict[object, Callable[[], None]] = {}  # those that wait for it
         threading.Thread(target=self._run, daemon=True, name="sky-start").start()
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -115,13 +115,13 @@ class ClusterStart:
             progress.update(f"{describe(cluster)}, ready")
         return cluster
 
-    def join(self, run: object) -> None:
-        """Go on until this run leaves, too."""
-        self._runs.add(run)
+    def join(self, run: object, listener: Callable[[], None]) -> None:
+        """Go on until this run leaves, too; until then, `listen`."""
+        self._runs[run] = listener
 
     def leave(self, run: object) -> bool:
         """Go on for the other runs, or stop with the last one; return whether there are others."""
-        self._runs.discard(run)
+        self._runs.pop(run, None)
         if not self._runs:
             self.cancel()
         return bool(self._runs)
@@ -139,6 +139,6 @@ class ClusterStart:
 
     def _say(self, text: object) -> None:
         self.text = str(text)
-        for listener in list(self._listeners):
+        for listener in [*self._listeners, *self._runs.values()]:
             with contextlib.suppress(Exception):  # what a cell cannot show must not end the start
                 listener()

@@ -7,6 +7,7 @@ import contextlib
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -50,15 +51,14 @@ class QueuedRun:
         self._start = start
         self._options = session.asked(options)
         self._title = f"{start.name} · {title}"
-        self._begin = begin
+        self._begin: Begin | None = begin
         self._run: BackgroundRun | None = None
         self._trouble: BaseException | None = None
         self._is_cancelled = False
         self._places: tuple[DisplayHandle, DisplayHandle] | None = None
         self._lock = threading.Lock()
         loop = asyncio.get_running_loop()
-        start.join(self)
-        start.listen(self._update)
+        start.join(self, self._update)
         start.future.add_done_callback(lambda done: _call_in(loop, self._begin_between_cells))
 
     @property
@@ -105,8 +105,7 @@ class QueuedRun:
         if self._run:
             self._run.cancel()
         elif self._start.leave(self):
-            self._trouble = self._trouble or _stopped()
-            self._update()
+            self._give_up(self._trouble or _stopped())
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         with without_interrupts():
@@ -140,6 +139,7 @@ class QueuedRun:
                     raise _stopped()
                 self._session.additions.complete(cluster, [self._options])
                 strip, lines = self._places or (None, None)
+                assert self._begin is not None
                 run = self._begin(cluster, strip)
                 assert run is not None, "it was asked for in the background"
                 with self._lock:
@@ -148,9 +148,9 @@ class QueuedRun:
                 raise
             except BaseException as trouble:
                 if self._start.future.done():
-                    self._trouble = trouble
-                    self._update()
+                    self._give_up(trouble)
                 raise
+            self._let_go()
             if strip and lines:
                 strip.update({"text/plain": ""}, raw=True)
                 run.show_at(lines)
@@ -159,8 +159,20 @@ class QueuedRun:
     def _begin_between_cells(self) -> None:
         with contextlib.suppress(BaseException), _heard_stop():  # `result` raises it
             self._begun()
+        if self._trouble:
+            _clear_frames(self._trouble)
 
     # In any thread
+
+    def _give_up(self, trouble: BaseException) -> None:
+        self._trouble = trouble
+        self._let_go()
+        self._update()
+
+    def _let_go(self) -> None:
+        """Keep none of the notebook's values alive: the user may keep the handle."""
+        self._begin = None
+        self._start.leave(self)
 
     def _update(self) -> None:
         with self._lock:
@@ -202,6 +214,14 @@ def _heard_stop() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _clear_frames(error: BaseException) -> None:
+    """Let go of what the functions that an error came from had, which nobody looks at."""
+    each: BaseException | None = error
+    while each:
+        traceback.clear_frames(each.__traceback__)
+        each = each.__context__
 
 
 def _stopped() -> Interrupted:

@@ -226,6 +226,12 @@ def test_cells_that_wait_in_the_queue_get_what_they_ask_of_the_cluster(
         notebook.succeed(GREET.format(options="", package="farewell"))
         notebook.succeed("%%sky --nodes 1 --background\npass")
         notebook.succeed(f"%sky launch {tmp_path}/task.yaml --background")
+        notebook.succeed(
+            "import threading, weakref\nclass Large: pass\n"
+            "lock, large = threading.Lock(), Large()\nthere = weakref.ref(large)"
+        )
+        for needed in ("large", "lock"):  # which cannot be sent
+            notebook.succeed(f"%%sky --background --in {needed}\npass")
     finally:
         subprocess.run(["scancel", other], check=True)
     for run, word in ((3, "good morning"), (4, "good night")):
@@ -233,6 +239,12 @@ def test_cells_that_wait_in_the_queue_get_what_they_ask_of_the_cluster(
     # One that describes another cluster is refused, as if the cluster had been there.
     refused = notebook.run("Out[5].result()").sentence
     assert "is running with --nodes 2, and the cell asks for 1" in refused
+    # Whether a run began or not, its handle does not keep the notebook's values alive.
+    assert notebook.value("Out[8].result()") == {}
+    notebook.succeed("import asyncio\nwhile not Out[9].done: await asyncio.sleep(0.01)")
+    assert "lock cannot be sent" in notebook.value("repr(Out[9])")
+    notebook.succeed("del large\nimport gc\ngc.collect()")
+    assert notebook.value("there() is None")
     # A task takes as many of its nodes as it needs, also as if it had been there.
     assert notebook.value("(Out[6].result(), Out[6].output)") == ({}, "well\n")
     notebook.succeed("%sky down")
