@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import signal
 import threading
@@ -57,8 +58,10 @@ class QueuedRun:
         self._is_cancelled = False
         self._places: tuple[DisplayHandle, DisplayHandle] | None = None
         self._lock = threading.Lock()
+        self._wait_is_over: concurrent.futures.Future[None] = concurrent.futures.Future()
         loop = asyncio.get_running_loop()
         start.join(self, self._update)
+        start.future.add_done_callback(lambda done: self._end_wait())
         start.future.add_done_callback(lambda done: _call_in(loop, self._begin_between_cells))
 
     @property
@@ -109,9 +112,8 @@ class QueuedRun:
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         with without_interrupts():
-            with contextlib.suppress(Exception):  # `_begun` raises it
-                if self._trouble is None:
-                    yield from shielded(asyncio.wrap_future(self._start.future)).__await__()
+            # Not for the cluster alone: others may wait for it where this one is cancelled.
+            yield from shielded(asyncio.wrap_future(self._wait_is_over)).__await__()
             run = self._begun()
         return (yield from run.__await__())
 
@@ -173,6 +175,11 @@ class QueuedRun:
         """Keep none of the notebook's values alive: the user may keep the handle."""
         self._begin = None
         self._start.leave(self)
+        self._end_wait()
+
+    def _end_wait(self) -> None:
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # that it is over is known
+            self._wait_is_over.set_result(None)
 
     def _update(self) -> None:
         with self._lock:

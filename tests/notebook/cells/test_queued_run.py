@@ -13,6 +13,7 @@ import pytest
 from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import RunStopped
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.cells.cluster_start import ClusterStart, Started
 from jupyter_sky.notebook.cells.queued_run import Begin, QueuedRun
@@ -81,5 +82,24 @@ def test_one_that_does_not_begin_keeps_no_values_alive(session: Session) -> None
             await failed
         assert is_gone(second)
         assert repr(failed) == "<later · x = 1: failed: there are no nodes>"
+
+    asyncio.run(look())
+
+
+def test_one_that_is_cancelled_is_awaited_no_longer(session: Session) -> None:
+    async def look() -> None:
+        queue = Queue(session)
+        cancelled, other = (queue.join(beginning_with(Values())) for _ in range(2))
+        waiting = asyncio.ensure_future(cancelled)
+        await asyncio.sleep(0)  # it waits for the cluster from now on
+        cancelled.cancel()
+        try:
+            with pytest.raises(RunStopped, match="was stopped before it began"):
+                await asyncio.wait_for(waiting, LIMIT / 2)
+            assert not other.done
+        finally:
+            queue.end()
+        with pytest.raises(SkyError, match="there are no nodes"):
+            await other
 
     asyncio.run(look())
