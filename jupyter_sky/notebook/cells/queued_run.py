@@ -148,9 +148,13 @@ class QueuedRun:
                     self._run = run
             except TimeoutError:
                 raise
-            except BaseException as trouble:
-                if self._start.future.done():
-                    self._give_up(trouble)
+            except BaseException as error:
+                if not self._start.future.done():
+                    raise
+                if type(error) is KeyboardInterrupt:  # which does not say what it has ended
+                    self._give_up(stop := _stopped())
+                    raise stop from None
+                self._give_up(error)
                 raise
             self._let_go()
             if strip and lines:

@@ -207,6 +207,22 @@ print({package}.WORD)
 """
 
 
+VALUES = """\
+import os, signal, threading, time, weakref
+
+class Large:
+    pass
+
+class Slow:
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGINT)  # which is what Stop does
+        time.sleep(60)
+
+large, lock, slow = Large(), threading.Lock(), Slow()
+there = weakref.ref(large)
+"""
+
+
 def test_cells_that_wait_in_the_queue_get_what_they_ask_of_the_cluster(
     notebook: LiveNotebook, tmp_path: Path
 ) -> None:
@@ -226,11 +242,8 @@ def test_cells_that_wait_in_the_queue_get_what_they_ask_of_the_cluster(
         notebook.succeed(GREET.format(options="", package="farewell"))
         notebook.succeed("%%sky --nodes 1 --background\npass")
         notebook.succeed(f"%sky launch {tmp_path}/task.yaml --background")
-        notebook.succeed(
-            "import threading, weakref\nclass Large: pass\n"
-            "lock, large = threading.Lock(), Large()\nthere = weakref.ref(large)"
-        )
-        for needed in ("large", "lock"):  # which cannot be sent
+        notebook.succeed(VALUES)
+        for needed in ("large", "lock", "slow"):
             notebook.succeed(f"%%sky --background --in {needed}\npass")
     finally:
         subprocess.run(["scancel", other], check=True)
@@ -241,8 +254,10 @@ def test_cells_that_wait_in_the_queue_get_what_they_ask_of_the_cluster(
     assert "is running with --nodes 2, and the cell asks for 1" in refused
     # Whether a run began or not, its handle does not keep the notebook's values alive.
     assert notebook.value("Out[8].result()") == {}
-    notebook.succeed("import asyncio\nwhile not Out[9].done: await asyncio.sleep(0.01)")
+    notebook.succeed("import asyncio\nwhile not Out[10].done: await asyncio.sleep(0.01)")
     assert "lock cannot be sent" in notebook.value("repr(Out[9])")
+    assert "pass: the run was stopped before it began>" in notebook.value("repr(Out[10])")
+    assert "the run was stopped before it began" in notebook.run("Out[10].result()").sentence
     notebook.succeed("del large\nimport gc\ngc.collect()")
     assert notebook.value("there() is None")
     # A task takes as many of its nodes as it needs, also as if it had been there.
