@@ -22,6 +22,7 @@ listed with its file::
             UnreadableRow    cluster/inventory/machines.py: another version may have written it
             ClusterStopped   cluster/inventory/stops.py: its machines are off, and can be started
             StillRunning     cluster/stopping/power.py: its machines could not be turned off again
+            NotWrittenBack   cluster/volumes/unattached.py: machines alone have some files
             VersionMismatch  cluster/version_check.py: the node's Python or jupyter_sky differs
             HostError        providers/ssh/connection/errors.py: a host cannot be used
                 CommandError providers/ssh/connection/errors.py: a command on it failed
@@ -32,7 +33,6 @@ listed with its file::
             SlurmError       providers/slurm/login.py: a Slurm command failed
             Stopped          providers/aws/retries.py: the user stopped a launch
             NoCapacity       providers/aws/ec2/launch.py: AWS is short of instances that fit
-            NotWrittenBack   notebook/project/volumes.py: machines have files that are nowhere else
             NotUploaded      api/volumes/mounted.py: a bucket lacks what a node has in a volume
             NoAnswer         server/kernel_client.py: a kernel did not answer
         RemoteError          cluster/errors.py: raised on a rank

@@ -38,6 +38,7 @@ from jupyter_sky.cluster.stopping.power import Power
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Provider
+from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.providers.scaling import Scalable
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.event_loop import call, wait, wait_uninterrupted, wait_with_cleanup
@@ -104,19 +105,20 @@ class Cluster:
         runtime_env: RuntimeEnv,
         timeouts: Timeouts = USUAL,
         visits: bool = False,
+        volumes: Sequence[Volume] = (),
     ) -> Cluster | None:
         """Return the cluster of a registry row, or ``None`` if it is gone; its row is removed then.
 
         Raises
         ------
         SkyError
-            If it exists, but cannot be used from here or now.
+            If it exists, but cannot be used from here or now, or alone has files of ``volumes``.
         """
         if row.is_elsewhere:
             raise SkyError(runs_elsewhere(row))
         if row.is_being_scaled and not visits:
             raise SkyError(f"cluster {row.name} is being scaled by another notebook: wait for it.")
-        cluster = cls(lifecycle.config_of(row, provider, runtime_env, timeouts, visits))
+        cluster = cls(lifecycle.config_of(row, provider, runtime_env, timeouts, visits, volumes))
         return cluster if wait(lifecycle.attach(cluster._controller, row)) else None
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,12 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.environment.resolve import makes_environments
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.machines import every_machine_of
+from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
+from jupyter_sky.cluster.volumes import unattached
+from jupyter_sky.cluster.volumes.unattached import NotWrittenBack
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import with_secrets
 from jupyter_sky.notebook.errors import gone, no_cluster
@@ -20,14 +25,19 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_recorded
 from jupyter_sky.notebook.options.plugins import make_plugins, plugin_names
 from jupyter_sky.notebook.project.image import with_sources
+from jupyter_sky.notebook.project.volumes import Unwritten
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.providers.spec import ClusterSpec, Image
+from jupyter_sky.transport.event_loop import wait
 
 
 def attach(
-    row: RegistryRow, timeouts: Timeouts, provider_of: Callable[[CellOptions], Provider]
+    row: RegistryRow,
+    timeouts: Timeouts,
+    provider_of: Callable[[CellOptions], Provider],
+    discards: bool = False,
 ) -> tuple[Cluster | None, CellOptions]:
     """Return the cluster of a row, and the options with which it would be started again.
 
@@ -37,6 +47,8 @@ def attach(
         The row, and time limits.
     provider_of
         Returns the provider that options mean.
+    discards
+        Whether to remove what is left of a lost cluster without writing back its volumes.
 
     Returns
     -------
@@ -53,7 +65,8 @@ def attach(
     # Nodes that join are rented as the settings say, and data is read with their credentials.
     with contextlib.suppress(UsageError):  # as for a group of hosts that this notebook lacks
         provider = provider_of(options)
-    cluster = Cluster.attach(row, provider, runtime_env, timeouts)
+    volumes = () if discards else spec.volumes
+    cluster = Cluster.attach(row, provider, runtime_env, timeouts, volumes=volumes)
     if cluster is None:
         return None, options
     try:
@@ -155,9 +168,11 @@ def attached_spec(row: RegistryRow) -> tuple[ClusterSpec, RuntimeEnv]:
         constraints=tuple(base.get("constraints", ())),
     )
     image = with_recorded_sources(image, row)
-    volumes = tuple(Volume.parse(each) for each in typed.volumes)
     spec = ClusterSpec(
-        name=row.name, accelerator=row.spec.get("accelerator"), image=image, volumes=volumes
+        name=row.name,
+        accelerator=row.spec.get("accelerator"),
+        image=image,
+        volumes=_attached_volumes(row),
     )
     spec, runtime_env = assemble(spec, make_plugins(_attached_plugins(row)))
     return spec, replace(runtime_env, added=tuple(row.spec.get("added", ())))
@@ -214,6 +229,10 @@ def _line_options(row: RegistryRow) -> CellOptions:
     return CellOptions()
 
 
+def _attached_volumes(row: RegistryRow) -> tuple[Volume, ...]:
+    return tuple(Volume.parse(each) for each in _line_options(row).volumes)
+
+
 def _attached_plugins(row: RegistryRow) -> tuple[str, ...]:
     """Return the plugins of a running cluster, as typed if they were typed."""
     names = tuple(row.spec.get("plugins", ()))
@@ -229,3 +248,33 @@ def end_lost(known: Cluster) -> None:
             print(f"{known.power.untold_loss} What its ranks had is gone.")
     elif (other := registry.find(known.name)) and other.id != known.id:
         print(f"{known.name} was started again elsewhere. What its ranks had before is gone.")
+
+
+def write_back_left(row: RegistryRow, unwritten: Unwritten, why: SkyError) -> None:
+    """Write back what ranks have written, before a cluster is ended that cannot be attached.
+
+    Parameters
+    ----------
+    row
+        Its row.
+    unwritten
+        What to do about files that rented machines alone have.
+    why
+        The error of attaching to it.
+
+    Raises
+    ------
+    NotWrittenBack
+        If the machines are kept.
+    """
+    if unwritten == "discard" or isinstance(why, ClusterStopped):
+        return
+    if unwritten == "keep" and isinstance(why, NotWrittenBack):  # that was tried just now
+        raise why
+    provider = attached_provider(row)
+    machines, volumes = every_machine_of(row, provider), _attached_volumes(row)
+    troubles = wait(unattached.write_back(machines, volumes))
+    if unwritten == "keep":
+        unattached.refuse_to_lose(row.name, provider, troubles)
+    for trouble in troubles:
+        print(f"{row.name}: {trouble}", file=sys.stderr)

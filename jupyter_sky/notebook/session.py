@@ -20,8 +20,7 @@ from jupyter_sky.cluster.inventory.machines import find_broken
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_list
-from jupyter_sky.notebook import cluster_factory
-from jupyter_sky.notebook.attached import attach, end_lost, take_up_additions, visit, with_additions
+from jupyter_sky.notebook import attached, cluster_factory
 from jupyter_sky.notebook.cells.cluster_start import ClusterStart
 from jupyter_sky.notebook.client_plugins import SessionObserver
 from jupyter_sky.notebook.cluster_factory import ClusterFactory, ClusterPlace
@@ -76,8 +75,7 @@ class Session:
         observers: Sequence[SessionObserver] = (),
         given: Mapping[str, Any] | None = None,
     ) -> None:
-        self._shell = shell
-        self.settings = settings
+        self._shell, self.settings = shell, settings
         self.factory = ClusterFactory(settings)
         self.panels = PanelManager(shell, settings)
         self.started: dict[str, CellOptions] = {}
@@ -174,14 +172,14 @@ class Session:
         if known := self._clusters.get(name := name or self.current_name):
             if known.alive and not known.outdated:
                 if known.news.take():
-                    self.started[name] = take_up_additions(known, self.started[name])
+                    self.started[name] = attached.take_up_additions(known, self.started[name])
                 return known
             if row := registry.with_id(known.id):
-                self.started[name] = with_additions(self.started[name], row)
+                self.started[name] = attached.with_additions(self.started[name], row)
             if known.state.phase == "lost":
                 say_written_back(self._shell, known)
             self._leave(known)
-            end_lost(known)
+            attached.end_lost(known)
         return self._attach(name)
 
     def visit(self, name: str) -> AbstractContextManager[Cluster]:
@@ -193,7 +191,7 @@ class Session:
             When there is no such cluster.
         """
         known = self._clusters.get(name)
-        return nullcontext(known) if known and known.alive else visit(name)
+        return nullcontext(known) if known and known.alive else attached.visit(name)
 
     def restart_lost(self) -> Cluster | None:
         """Start the current cluster anew if it is lost, or has a node that nobody reaches."""
@@ -283,16 +281,17 @@ class Session:
             start.cluster()
         if broken := find_broken(name):
             return cloud_resources.end_unreadable(broken)
-        row = registry.find(name)
-        if row and (known := self._clusters.get(name)) and known.id != row.id:
+        row, known = registry.find(name), self._clusters.get(name)
+        if row and known and known.id != row.id:
             self._leave(known)  # another notebook has ended it, and started one of its name
-        if row is not None and name not in self._clusters and (hosts := row.hosts):
+        if row and name not in self._clusters and (hosts := row.hosts):
             progress(f"connecting to {', '.join(hosts)}")
         try:
-            cluster = self._clusters.get(name) or self.find(name)
-        except SkyError:
+            cluster = self._clusters.get(name) or self._attach(name, unwritten == "discard")
+        except SkyError as error:
             if row is None or row.provider not in providers() or row.is_elsewhere:
                 raise
+            attached.write_back_left(row, unwritten, error)
             cluster = None
         unattended = cluster.spec.unattended if cluster else UNATTENDED
         if cluster is not None:
@@ -311,7 +310,7 @@ class Session:
         self.started.pop(name, None)
         if self._current == name:
             self._current = None
-        left = f", but {owed_ends.sentence(untold, unattended)}" if untold else None
+        left = f", but {owed_ends.sentence(untold, unattended)}" if untold else ""
         return f"{name}: ended{left or '; nothing is left running'}"
 
     def close(self) -> None:
@@ -359,11 +358,12 @@ class Session:
         row_updates.record_line(cluster.id, as_line(place.options))
         return cluster
 
-    def _attach(self, name: str) -> Cluster | None:
+    def _attach(self, name: str, discards: bool = False) -> Cluster | None:
         row = registry.find(name)
         if row is None or not row.machines:
             return None
-        cluster, options = attach(row, self.settings.timeouts(), self.factory.provider)
+        timeouts, provider_of = self.settings.timeouts(), self.factory.provider
+        cluster, options = attached.attach(row, timeouts, provider_of, discards)
         if cluster is None:
             self._found_gone[name] = options
             print(gone(name), file=sys.stderr)

@@ -14,7 +14,15 @@ from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.attach import restore
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import end
-from jupyter_sky.cluster.inventory import orphans, owed_ends, probe, registry, row_updates, stops
+from jupyter_sky.cluster.inventory import (
+    cloud_resources,
+    orphans,
+    owed_ends,
+    probe,
+    registry,
+    row_updates,
+    stops,
+)
 from jupyter_sky.cluster.inventory.machines import UnreadableRow, every_machine_of, find_broken
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
@@ -22,11 +30,12 @@ from jupyter_sky.cluster.inventory.storage.row import RegistryRow, unreadable
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.runtime_env import ClusterConfig, RuntimeEnv, Timeouts, deadline
 from jupyter_sky.cluster.state import ClusterPhase
-from jupyter_sky.cluster.volumes import renewal
+from jupyter_sky.cluster.volumes import renewal, unattached
 from jupyter_sky.cluster.volumes.mount import mount
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, Progress, Provider, counts_hours
 from jupyter_sky.providers.buckets.looking import check_there
+from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.providers.cloud import CloudProvider, Queueing
 from jupyter_sky.providers.progress import Preparation, Rented
 from jupyter_sky.providers.spec import ClusterSpec
@@ -43,9 +52,11 @@ def config_of(
     runtime_env: RuntimeEnv,
     timeouts: Timeouts | None = None,
     visits: bool = False,
+    volumes: Sequence[Volume] = (),
 ) -> ClusterConfig:
     """Return the configuration of a controller for a registry row."""
-    spec, place = registry.recorded_spec(row), row.spec.get("place")
+    spec = replace(registry.recorded_spec(row), volumes=tuple(volumes))
+    place = row.spec.get("place")
     timeouts = timeouts or Timeouts()
     return ClusterConfig(spec, row.id, provider, runtime_env, timeouts, visits, place, row.meter)
 
@@ -82,7 +93,7 @@ async def _record(controller: Controller) -> None:
             "start one of another name with `--cluster NAME`."
         )
     if there and not await probe.has_agent(there, provider):
-        await _refuse_elsewhere(provider, there)
+        await cloud_resources.refuse_elsewhere(provider, there)
         await stops.refuse(there, provider)
         machines = every_machine_of(there, provider)
         await owed_ends.remove_machines(Origin.of_row(there, provider), machines)
@@ -282,8 +293,10 @@ async def _attach(controller: Controller, row: RegistryRow) -> bool:
                 f"cluster {row.name} has lost a node, which the notebook that uses it handles; if "
                 f"no notebook does, end the cluster with `%sky down {row.name}`."
             ) from None
-        await _refuse_elsewhere(provider, row)
+        await cloud_resources.refuse_elsewhere(provider, row)
         await stops.refuse(row, provider)
+        unwritten = await unattached.write_back(every, controller.spec.volumes)
+        unattached.refuse_to_lose(row.name, provider, unwritten, has_lost_node=True)
         await uninterrupted(down(controller, every))  # half an end would leave machines that cost
         return False
     except (OSError, ClusterLost) as error:
@@ -363,26 +376,6 @@ async def down(
             f"`%sky down {name}` removes it."
         ) from None
     return untold
-
-
-async def _refuse_elsewhere(provider: Provider, row: RegistryRow) -> None:
-    """Refuse to end rented machines that were started elsewhere: a copied row may be outdated.
-
-    Raises
-    ------
-    SkyError
-        If instances of it are running.
-    """
-    if not isinstance(provider, CloudProvider):
-        return
-    held, _ = await provider.list_resources()
-    for each in held:
-        if each.id == row.id and each.instances and not each.is_ours:
-            raise SkyError(
-                f"cluster {row.name} was started by {each.started_by} in another registry, and "
-                f"runs: use another name with `--cluster NAME`, or end it with "
-                f"`%sky down {row.name}`."
-            )
 
 
 async def _release(controller: Controller, identity: str, place: str | None) -> None:

@@ -15,6 +15,7 @@ from jupyter_sky.cluster.inventory.storage.row import Broken, RegistryRow
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.providers import providers
+from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.cloud import CloudProvider, CloudResources
 from jupyter_sky.transport import event_loop
 
@@ -128,6 +129,26 @@ def end_unreadable(row: Broken) -> str:
     how = f",{ended}" if held else "; check whether any of its nodes is still running"
     said = f"{row.name}: removed from the registry, where its entry could not be read{how}"
     return "; ".join([said, *trouble])
+
+
+async def refuse_elsewhere(provider: Provider, row: RegistryRow) -> None:
+    """Refuse to end rented machines that were started elsewhere: a copied row may be outdated.
+
+    Raises
+    ------
+    SkyError
+        If instances of it are running.
+    """
+    if not isinstance(provider, CloudProvider):
+        return
+    held, _ = await provider.list_resources()
+    for each in held:
+        if each.id == row.id and each.instances and not each.is_ours:
+            raise SkyError(
+                f"cluster {row.name} was started by {each.started_by} in another registry, and "
+                f"runs: use another name with `--cluster NAME`, or end it with "
+                f"`%sky down {row.name}`."
+            )
 
 
 def upkeep() -> list[str]:

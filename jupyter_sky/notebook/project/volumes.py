@@ -13,7 +13,7 @@ from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.api.environment.resolve import makes_environments
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.errors import SkyError
+from jupyter_sky.cluster.volumes.unattached import NotWrittenBack
 from jupyter_sky.formatting import format_count, format_list
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.project.install import install
@@ -72,10 +72,6 @@ def say_written_back(shell: InteractiveShell, cluster: Cluster, keeps: bool = Fa
         NoticeLine(shell, cluster.name).update("; ".join(written))
     for trouble in [*troubles, *cluster.mounts.lost()]:
         print(f"{cluster.name}: {trouble}", file=sys.stderr)
-
-
-class NotWrittenBack(SkyError):
-    """Machines are not released, as they have files of volumes that exist nowhere else."""
 
 
 def keep_unwritten(cluster: Cluster) -> None:

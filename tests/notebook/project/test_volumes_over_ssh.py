@@ -129,5 +129,52 @@ def test_a_machine_that_leaves_writes_back_before(
     assert bucket.get("data/lab2") == b"kept"
 
 
+def test_what_is_left_of_a_lost_cluster_is_written_back_before_it_is_ended(
+    lab: Lab, bucket: Buckets, over_ssh: LiveNotebook
+) -> None:
+    over_ssh.succeed("%config Sky.plugin = 'none'")
+    over_ssh.succeed("%sky up --hosts lab1,lab2 --cluster data --volume s3://photos/data:~/rest")
+    bucket.client.put_bucket_policy(Bucket=bucket.name, Policy=_DENY)
+    over_ssh.succeed(
+        "%%sky --ranks 0\nimport os\nopen(os.path.expanduser('~/rest/late'), 'w').write('kept')"
+    )
+    over_ssh.restart()
+    for process in lab.hosts[1].processes("jupyter_sky.node "):
+        process.kill()
+    over_ssh.succeed(  # as machines that are rented
+        "%load_ext jupyter_sky\n"
+        "import jupyter_sky as sky\nfrom jupyter_sky.cluster.volumes import unattached\n"
+        "unattached.CloudProvider = sky.SSH"
+    )
+    refused = over_ssh.run("%%sky --cluster data\npass").sentence
+    assert "data has lost a node, and stays as it was: not written to s3://photos/data: " in refused
+    assert "rest/late, on lab1 alone" in refused
+    assert "`%sky down --discard data` ends the cluster without" in refused
+    assert over_ssh.run("%sky down data").sentence == refused
+    bucket.client.delete_bucket_policy(Bucket=bucket.name)
+    assert "data: ended" in over_ssh.succeed("%sky down data").stdout
+    assert bucket.get("data/late") == b"kept"
+
+
+def test_a_cluster_of_which_a_node_does_not_answer_is_not_ended_with_files_that_are_nowhere_else(
+    lab: Lab, bucket: Buckets, over_ssh: LiveNotebook
+) -> None:
+    over_ssh.succeed("%config Sky.plugin = 'none'")
+    over_ssh.succeed("%sky up --hosts lab1,lab2 --cluster data --volume s3://photos/data:~/silent")
+    over_ssh.restart()
+    over_ssh.succeed(  # as machines that are rented
+        "%load_ext jupyter_sky\n"
+        "import jupyter_sky as sky\nfrom jupyter_sky.cluster.volumes import unattached\n"
+        "unattached.CloudProvider = sky.SSH"
+    )
+    lab.hosts[1].cut()
+    refused = over_ssh.run("%sky down data").sentence
+    assert "data stays as it was: what ranks of lab2 have written to volumes may not be" in refused
+    assert "`%sky down data` tries again" in refused
+    lab.hosts[1].mend()
+    cell = over_ssh.succeed("%%sky --cluster data --stdout all\nprint('up')")
+    assert cell.stdout.count("up") == 2
+
+
 _DENY = """{"Version": "2012-10-17", "Statement": [
     {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": "*"}]}"""

@@ -12,6 +12,7 @@ from jupyter_sky.cluster.inventory.machines import every_machine_of
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.other_notebooks import said_of_origin
+from jupyter_sky.cluster.volumes.unattached import NotWrittenBack
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.attached import visit
@@ -22,7 +23,7 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.places import usual_selection
-from jupyter_sky.notebook.project.volumes import NotWrittenBack, Unwritten
+from jupyter_sky.notebook.project.volumes import Unwritten
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.choice import in_order
