@@ -286,6 +286,14 @@ async def _attach(controller: Controller, row: RegistryRow) -> bool:
     try:
         await restore(controller, machines, leaving)
     except AgentGone:
+        now = await blocking(registry.with_id, row.id)
+        if now is None:  # another process has ended it meanwhile
+            controller.close()
+            return False
+        if (now.machines, now.leaving) != (row.machines, row.leaving):
+            raise SkyError(
+                f"cluster {row.name} was changed by another notebook: try again."
+            ) from None
         # A visitor, or a kernel that attaches while another one replaces a node, removes nothing.
         shared = controller.visits or controller.spec.replace
         if shared and await probe.has_agent(row, provider):

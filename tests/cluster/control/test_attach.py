@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.errors import RankLost
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.seen import Seen
+from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
 from tests.cluster.cells import PEERS, SUMMED
@@ -65,6 +68,18 @@ def test_a_kernel_that_cannot_attach_keeps_nobody_believing_that_it_has(
 
 async def as_if_killed(controller: object) -> None:
     """Do nothing more, as a kernel that is killed."""
+
+
+def test_a_cluster_that_is_made_smaller_meanwhile_is_not_ended(new) -> None:
+    cells = new(nodes=2, provider=Local(machines=2), framework=False)
+    row = registry.find(cells.cluster.name)  # which another kernel has read
+    cells.cluster.scale(1)
+    with pytest.raises(sky.SkyError, match="was changed by another notebook: try again"):
+        Cluster.attach(row, Local(), RuntimeEnv(life=None))
+    assert cells.ask("1") == [1]
+    cells.cluster.down()
+    # Nor is it ended once more if another has ended it, and started one of its name.
+    assert Cluster.attach(row, Local(), RuntimeEnv(life=None)) is None
 
 
 def test_a_group_that_a_run_has_broken(new, attached) -> None:
