@@ -18,6 +18,7 @@ from jupyter_sky.providers.base import AgentGone, Machine
 from jupyter_sky.transport.protocol.events import (
     Formed,
     Prepared,
+    RankExited,
     RankStarted,
     RunBegan,
     decode_event,
@@ -97,6 +98,8 @@ def _restore_ranks(controller: Controller, connection: Connection, welcome: Welc
         if rank["pid"]:
             state = reduce(state, RankStarted(number, rank["pid"]))
         state = reduce(state, Formed(number, rank["generation"], None))
+        if reason := rank.get("given_up"):
+            state = reduce(state, RankExited(number, 0, reason, None, "", again=False))
         if rank["run"]:
             state = running(state, [number], rank["run"])
         controller.state = state

@@ -68,6 +68,8 @@ class RankProcess:
         The run that it has come to the end of last, if any.
     is_ending
         Whether it was told to end, to be started anew.
+    given_up
+        Why its last process ended or did not start, if no other is started for it.
     ignored_stop
         The seconds within which it did not react to a stop, and was killed; 0 if it was not.
     run_began
@@ -105,6 +107,7 @@ class RankProcess:
         self.run: str | None = None
         self.waiting = Waiting()
         self.ended: str | None = None
+        self.given_up: str | None = None
         self.is_ending = False
         self.ignored_stop = self.run_began = 0.0
         self.run_offset = self.tail_limit = 0
@@ -148,6 +151,7 @@ class RankProcess:
         self._output.open(theirs)
         self.stacks = os.memfd_create("sky-stacks")
         theirs.append(os.dup(self.stacks))
+        self.given_up = None
 
     def signal(self, number: signal.Signals) -> None:
         """Signal the rank and the processes of its group."""
@@ -204,6 +208,7 @@ class RankProcess:
             "generation": self.generation,
             "group_size": self.group_size,
             "names": self.names,
+            "given_up": self.given_up,
         }
 
     # Messages to the rank

@@ -345,6 +345,7 @@ class Supervisor:
         failed = self._restarts.on_not_forked(process.rank)
         if failed.is_news:
             text = f"the system could not start its process ({reason})"
+            process.given_up = None if failed.goes_on else text
             self._publish_event(RankExited(process.rank, 0, text, None, "", failed.goes_on))
         asyncio.get_running_loop().call_later(failed.pause, self._fork_again, process)
 
@@ -387,6 +388,7 @@ class Supervisor:
         self._output.flush(process)
         said = exit_reason.last_lines(process)
         process.close()
+        process.given_up = None if again else reason
         if process.rank == 0:
             self.reservations.fail(f"rank 0 is lost, {reason}")
         self._publish_event(RankExited(process.rank, pid, reason, run, said, again, deaf))

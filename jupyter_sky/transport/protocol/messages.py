@@ -67,6 +67,8 @@ class RankStatus(TypedDict):
         Number of ranks of the last group that it was to join; 0 before the first.
     names
         For each name, the content digest of the value that the notebook sent last.
+    given_up
+        Why its last process ended or did not start, if no other is started for it.
     """
 
     rank: int
@@ -76,6 +78,7 @@ class RankStatus(TypedDict):
     generation: int
     group_size: int
     names: dict[str, str]
+    given_up: NotRequired[str | None]
 
 
 class LatestRun(TypedDict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -23,6 +24,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.seen import Seen
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
+from jupyter_sky.cluster.state import RankPhase
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
 from tests.cluster.cells import PEERS, SUMMED
@@ -153,6 +155,25 @@ def test_ranks_that_wait_for_others_that_were_not_told_of_the_group(
         assert cells.ask(SUMMED) == [2.0, 2.0]
     finally:
         kill_processes_of(home)
+
+
+def test_a_rank_that_no_longer_starts(new, attached) -> None:
+    cells = new(nodes=2, framework=False)
+    until(lambda: cells.cluster.state.settled)
+
+    def is_given_up() -> bool:
+        rank = cells.cluster.state.ranks[1]
+        if rank.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank.pid, signal.SIGKILL)
+        return rank.phase is RankPhase.DEAD
+
+    until(is_given_up)
+    with pytest.raises(sky.ClusterLost, match="rank 1 no longer starts, it was killed by"):
+        cells.run("pass")
+    other = attached(cells.cluster.name, framework=False)
+    with pytest.raises(sky.ClusterLost, match="rank 1 no longer starts, it was killed by"):
+        other.run("pass")
 
 
 def test_a_group_that_another_notebook_is_forming_is_left_alone(
