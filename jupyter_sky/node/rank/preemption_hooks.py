@@ -1,40 +1,91 @@
-"""Calls the user's preemption hooks when a node is about to be taken away."""
+"""Calls the user's preemption hooks when nodes are about to be taken away."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import traceback
+from dataclasses import replace
 
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.transport import preemption
+from jupyter_sky.transport.preemption import Interruption
 from jupyter_sky.transport.protocol.rank_messages import LeavingCommand
 
 _PAUSE_WITHIN = 1.0  # seconds; inside a collective, the main thread does not pause
 
 
-def run_hooks(rank: int, command: LeavingCommand, interrupts: Interrupts) -> None:
-    """Call the hooks of this rank in their own thread, while the main thread is paused."""
-    ranks = tuple(command["ranks"])
-    notice = preemption.Interruption(command["kind"], command["at"], ranks, rank in ranks)
-    preemption.notices.append(notice)
-    hooks = list(preemption.hooks)
-    if not hooks:
-        return
-    done = threading.Event()
+class PreemptionHooks:
+    """Calls the hooks of a rank, one after the other, while its main thread is paused.
 
-    def call_hooks() -> None:
+    Where all nodes of a cluster are taken away together, each says so for itself: what comes while
+    hooks run is joined, and is one notice more to them.
+
+    Parameters
+    ----------
+    rank
+        The number of the rank.
+    interrupts
+        What pauses its main thread.
+    """
+
+    def __init__(self, rank: int, interrupts: Interrupts) -> None:
+        self._rank = rank
+        self._interrupts = interrupts
+        self._lock = threading.Lock()
+        self._waiting: list[Interruption] = []
+        self._is_calling = False
+
+    def announce(self, command: LeavingCommand) -> None:
+        """Have the hooks called in a thread of their own; if they are just being called, again."""
+        ranks = tuple(command["ranks"])
+        notice = Interruption(command["kind"], command["at"], ranks, self._rank in ranks)
+        preemption.notices.append(notice)
+        if not preemption.hooks:
+            return
+        with self._lock:
+            self._waiting = _joined(self._waiting, notice)
+            if self._is_calling:
+                return
+            self._is_calling = True
+        done = threading.Event()
+        # Paused, so that the variables that a hook saves are consistent.
+        paused = self._interrupts.pause(done)
+        calling = threading.Thread(
+            target=self._call_hooks, args=(paused, done), name="sky-preemption", daemon=True
+        )
+        calling.start()
+
+    def _call_hooks(self, paused: threading.Event, done: threading.Event) -> None:
         paused.wait(_PAUSE_WITHIN)
         try:
-            for hook in hooks:
-                try:
-                    preemption.call(hook, notice)
-                except BaseException:
-                    traceback.print_exc()
-            sys.stdout.flush()
+            while notice := self._next():
+                for hook in list(preemption.hooks):
+                    try:
+                        preemption.call(hook, notice)
+                    except BaseException:
+                        traceback.print_exc()
+                sys.stdout.flush()
         finally:
             done.set()
 
-    # Paused, so that the variables that a hook saves are consistent.
-    paused = interrupts.pause(done)
-    threading.Thread(target=call_hooks, name="sky-preemption", daemon=True).start()
+    def _next(self) -> Interruption | None:
+        """Return what the hooks are to be called with next, if anything."""
+        with self._lock:
+            self._is_calling = bool(self._waiting)
+            return self._waiting.pop(0) if self._waiting else None
+
+
+def _joined(waiting: list[Interruption], notice: Interruption) -> list[Interruption]:
+    """Return notices with one more, which is joined with one of the same kind."""
+    alike = next((each for each in waiting if each.kind == notice.kind), None)
+    if alike is None:
+        return [*waiting, notice]
+    times = [each.at for each in (alike, notice) if each.at is not None]
+    joined = replace(
+        alike,
+        at=min(times, default=None),
+        ranks=tuple(sorted({*alike.ranks, *notice.ranks})),
+        here=alike.here or notice.here,
+    )
+    return [joined if each is alike else each for each in waiting]

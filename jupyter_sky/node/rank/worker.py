@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.node.rank import preemption_hooks, scripts, streams
+from jupyter_sky.node.rank import scripts, streams
 from jupyter_sky.node.rank.calls import cancelling
 from jupyter_sky.node.rank.calls.conversation import RankConversation
 from jupyter_sky.node.rank.calls.parts import RankParts
@@ -37,6 +37,7 @@ from jupyter_sky.node.rank.ipython.shell import RankShell
 from jupyter_sky.node.rank.metrics.recorder import MetricRecorder
 from jupyter_sky.node.rank.namespace.gathering import Gatherer
 from jupyter_sky.node.rank.namespace.namespace import Namespace, own_frames
+from jupyter_sky.node.rank.preemption_hooks import PreemptionHooks
 from jupyter_sky.node.rank.profiling.recording import recording
 from jupyter_sky.node.rank.profiling.sampler import Sampler
 from jupyter_sky.node.rank.unfinished_steps import drop_unfinished_steps
@@ -104,6 +105,7 @@ class RankWorker:
         self._calls: CallServer | None = None  # of the run, if it has some
         self._pid = os.getpid()
         self._interrupts = Interrupts()
+        self._hooks = PreemptionHooks(rank, self._interrupts)
         self._inbox = Inbox(self._frames, self._interrupts)
         self._displays = 0
         receive, formed = self._receive_names, inspector.group_formed
@@ -170,7 +172,7 @@ class RankWorker:
             case "answer" | "hold":
                 self._debugger.on_aside(command)
             case "leaving":
-                preemption_hooks.run_hooks(self.rank, command, self._interrupts)
+                self._hooks.announce(command)
 
     # The process group
 
