@@ -30,6 +30,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization import blobs
 from jupyter_sky.serialization.folders import digest_file
 from jupyter_sky.transport.blobs.sent_folders import (
+    LOCK_NAME,
     FilePart,
     SentFile,
     SentFolder,
@@ -89,10 +90,17 @@ def _folder_of(error: OSError, root: Path) -> Path:
 
 @contextlib.contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    """Keep other processes, perhaps of nodes that share the folder, from writing it meanwhile."""
-    descriptor = os.open(root, os.O_RDONLY)
+    """Keep other processes, perhaps of nodes that share the folder, from writing it meanwhile.
+
+    On NFS, other nodes see the lock of a file, and not that of a folder.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        descriptor = os.open(root / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # such as one of another user, or a full disk
+        descriptor = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # not every file system has locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
@@ -185,7 +193,7 @@ class _FolderWriter:
         unfinished = place.with_name(unfinished_name(place.name, file))
         for other in place.parent.glob(f".{glob.escape(short_name(place.name))}.{'?' * 16}.part"):
             if other != unfinished:  # a leftover from an interrupted sending
-                other.unlink()
+                other.unlink(missing_ok=True)
         unfinished.touch(mode_of_new(file["mode"]))
         end = part["offset"] + part["size"]
         with unfinished.open("r+b") as to:
@@ -198,11 +206,15 @@ class _FolderWriter:
                     shutil.copyfileobj(blob, to, _COPIED)
         if end < file["size"]:
             return None
-        unfinished.replace(place)
+        try:
+            unfinished.replace(place)
+        except FileNotFoundError:  # another node has just done so
+            if not self._has_content(place, file):
+                raise
         return _entry(place, file)
 
     def _replace(self, place: Path, file: SentFile) -> _Entry:
-        part = place.with_name(f".{short_name(place.name)}.{os.getpid()}.part")
+        part = _part_of(place)
         part.unlink(missing_ok=True)
         try:
             part.touch(mode_of_new(file["mode"]))
@@ -220,14 +232,16 @@ class _FolderWriter:
         if _status(place) is not None and not place.is_symlink():
             self._refuse(path, was_sent=False)
         self._make_folder_of(path)
-        place.unlink(missing_ok=True)
-        place.symlink_to(target)
+        part = _part_of(place)
+        part.unlink(missing_ok=True)
+        part.symlink_to(target)
+        part.replace(place)
 
     def _make_empty(self, path: str) -> None:
         place = self._place(path)
         self._make_folder_of(path)
         if _status(place) is None:
-            place.mkdir()
+            place.mkdir(exist_ok=True)
         elif not place.is_dir():
             self._refuse(path, was_sent=False)
 
@@ -249,7 +263,7 @@ class _FolderWriter:
         if is_folder:
             emptied.insert(0, place)
         else:
-            place.unlink()
+            place.unlink(missing_ok=True)
         for folder in emptied:
             if folder == self._root:
                 break
@@ -296,10 +310,19 @@ class _FolderWriter:
         return {}
 
     def _write_record(self, entries: Mapping[str, _Entry]) -> None:
-        part = self._record.with_suffix(f".{os.getpid()}.part")
+        part = self._record.with_suffix(f".{_own_suffix()}")
         said = {path: [each.blob, each.changed, each.size] for path, each in entries.items()}
         part.write_text(json.dumps(said))
         part.replace(self._record)
+
+
+def _part_of(place: Path) -> Path:
+    """Return the path under which this process writes a file before it is renamed."""
+    return place.with_name(f".{short_name(place.name)}.{_own_suffix()}")
+
+
+def _own_suffix() -> str:
+    return f"{os.uname().nodename}-{os.getpid()}.part"  # other nodes have other processes
 
 
 def _entry(place: Path, file: SentFile) -> _Entry:

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NotRequired, TypedDict
 
+LOCK_NAME = ".sky-sent-lock"
+"""The name of a file in a folder that whoever writes the folder locks meanwhile."""
+
 
 class FilePart(TypedDict):
     """A part of a file as a blob, and its position in the file."""

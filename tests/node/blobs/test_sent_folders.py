@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
+import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.node.blobs import sent_folders
 from jupyter_sky.node.blobs.sent_folders import write_folder
 from jupyter_sky.serialization import folders
 from jupyter_sky.serialization.folders import read_folder
@@ -204,6 +210,41 @@ def test_what_was_cut_off_is_made_good(sender: Sender) -> None:
     sender.send()
     sender.write("a", "3")
     assert (sender.send() / "a").read_text() == "3"
+
+
+def test_nodes_that_share_a_folder_write_it_one_after_the_other(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, copied = fcntl.flock, list[object]()
+    both = threading.Barrier(2)
+
+    def lock_files(descriptor: int, how: int) -> None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # that of a folder is of one node on NFS
+            lock(descriptor, how)
+
+    def copy(source: object, target: object) -> None:
+        copied.append(target)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.3)  # longer than the other takes that writes at the same time
+        copyfile(source, target)
+
+    monkeypatch.setattr(sent_folders.fcntl, "flock", lock_files)
+    copyfile = shutil.copyfile
+    monkeypatch.setattr(sent_folders.shutil, "copyfile", copy)
+    sender.write("train.py", "1")
+    with ThreadPoolExecutor(2) as nodes:
+        roots = [each.result() for each in [nodes.submit(sender.send) for _ in range(2)]]
+    assert (roots[0] / "train.py").read_text() == "1"
+    assert len(copied) == 1  # the other finds what was sent
+
+
+def test_what_is_sent_where_no_locks_are(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(sent_folders.fcntl, "flock", refuse)
+    sender.write("train.py", "1")
+    assert (sender.send() / "train.py").read_text() == "1"
 
 
 def test_nothing_is_written_outside(sender: Sender, tmp_path: Path) -> None:
