@@ -232,7 +232,7 @@ class Agent:
         """Free the shared memory of blobs whose sender does not go on, and of those out of use."""
         while True:
             await asyncio.sleep(EVERY)
-            self._blob_folder.check()
+            self._blob_folder.check(is_idle=not self.is_busy)
             self.store.drop_stalled()
             self._rooms.drop_left()
             await self._rooms.give_back(self.idle.times.idle)

@@ -7,10 +7,13 @@ of the user, as when the notebook's connection ends, and its name is known by th
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_sky.node.blobs.store import BlobStore
+
+_IS_BLOB = re.compile("[0-9a-f]{64}")  # the digest that is its name
 
 
 class BlobFolder:
@@ -41,8 +44,15 @@ class BlobFolder:
         self._end_because = end_because
         self._is_given_up = False
 
-    def check(self) -> None:
-        """Make the folder again if it is gone; end the node if it is another user's."""
+    def check(self, is_idle: bool = False) -> None:
+        """Make the folder again if it is gone; end the node if it is another user's.
+
+        Parameters
+        ----------
+        is_idle
+            Whether no rank is at work: then what they have written and not named is removed, as
+            where a value was not written whole.
+        """
         if self._is_given_up:
             return
         with contextlib.suppress(OSError):  # of what cannot be made, a run says why it fails
@@ -54,6 +64,13 @@ class BlobFolder:
             elif not self._store.folder.is_dir():
                 self._forgotten(self._store.restore())
                 self._claim(self._store.folder)
+            elif is_idle:
+                self._remove_unknown()
+
+    def _remove_unknown(self) -> None:
+        for path in list(self._store.folder.iterdir()):
+            if path.name not in self._store and _IS_BLOB.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
     def give_up(self) -> None:
         """Leave it as it is: the node ends."""

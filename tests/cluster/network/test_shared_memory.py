@@ -18,8 +18,24 @@ from jupyter_sky.cluster.network.blobs.shared_memory import LEAST, SharedMemory
 from jupyter_sky.serialization.blobs import digest
 from tests.cluster.cells import Cells, start
 from tests.faults.parts import attach
+from tests.waiting import until
 
 SIZE = 32 * 2**20
+
+FULL = f"""
+import errno, numpy, pathlib
+first, second = (numpy.full({SIZE}, number, dtype="uint8") for number in (1, 2))
+write, written = pathlib.Path.write_bytes, []
+
+def write_one(path, data):
+    written.append(path)
+    if len(written) > 1:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    return write(path, data)
+
+pathlib.Path.write_bytes = write_one
+"""
+"""Has two large values, and room for one of them."""
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +109,19 @@ def test_what_comes_back_is_the_notebooks_own(pair: Cells) -> None:
         pair.run("pass", names=["x"])
     assert found[:10].tolist() == [1] * 10
     assert (found[10:] == 7).all()
+
+
+def test_what_a_rank_wrote_before_memory_was_full_does_not_stay_there(pair: Cells) -> None:
+    before = {each.name for each in blobs(pair).iterdir()}
+    pair.run(FULL, ranks=[0])
+    with pytest.raises(OSError, match="No space left"):
+        pair.run("pass", values={0: ["first", "second"]}, ranks=[0])
+    pair.run("pathlib.Path.write_bytes = write", ranks=[0])
+    assert pair.ask("len(written)", ranks=[0]) == [2]
+    until(lambda: {each.name for each in blobs(pair).iterdir()} <= before)
+    # What was named stays.
+    found = pair.run("pass", values={0: ["first"]}, ranks=[0])[0]["first"]
+    assert (found == 1).all()
 
 
 def test_what_changes_while_it_is_written_is_not_taken_for_what_it_was(tmp_path: Path) -> None:
