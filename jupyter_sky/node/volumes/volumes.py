@@ -72,6 +72,8 @@ class Volumes:
         self._told: list[dict[str, Any]] = []  # what the list has, which may be removed
         self._process: asyncio.subprocess.Process | None = None
         self._writing = BackgroundTasks()
+        self._is_wanted = False  # that it is written back, after the round that goes on
+        self._round: asyncio.Task[None] | None = None
         self._writes_until = 0.0
         self._repeating: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -127,7 +129,7 @@ class Volumes:
         return "; ".join(left)
 
     def begin_write_back(self, until: float = 0.0) -> None:
-        """Write back what ranks have written, in the background.
+        """Write back what ranks have written, in the background; if that goes on, once more.
 
         Parameters
         ----------
@@ -135,10 +137,18 @@ class Volumes:
             Until when to do so again and again, as ``time.time`` counts; by default, it is done
             once.
         """
-        self._writing.spawn(self.write_back())
+        self._is_wanted = True
+        if self._round is None or self._round.done():
+            self._round = self._writing.spawn(self._write_back_wanted())
         self._writes_until = max(self._writes_until, until)
         if until and (self._repeating is None or self._repeating.done()):
             self._repeating = self._writing.spawn(self._write_back_again())
+
+    async def _write_back_wanted(self) -> None:
+        """Write back once for however many runs end meanwhile: each round looks at every file."""
+        while self._is_wanted:
+            self._is_wanted = False
+            await self.write_back()
 
     async def _write_back_again(self) -> None:
         """Write back what settles, and nothing that is being written: it would be for nothing."""

@@ -83,3 +83,33 @@ def test_a_node_ends_though_its_keeper_cannot_be_killed(
     # Whoever else looks at that disk waits, too.
     monkeypatch.setattr(os, "walk", lambda folder: filter(None, [answers.wait() and ()]))
     asyncio.run(use())
+
+
+def test_runs_that_end_while_it_is_written_back_have_it_written_once_more(
+    tmp_path: Path, workplace: Path
+) -> None:
+    async def use() -> int:
+        asked, goes_on = asyncio.Semaphore(0), asyncio.Event()
+        rounds: list[bytes] = []
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            rounds.append(await reader.readline())
+            asked.release()
+            await goes_on.wait()
+            writer.write(b'{"volumes": []}\n')
+            writer.close()
+
+        place = str(workplace / "slow.sock")
+        async with await asyncio.start_unix_server(answer, f"{place}.v"):
+            volumes = Volumes(tmp_path, place, tmp_path)
+            volumes._process = cast(asyncio.subprocess.Process, object())
+            volumes.begin_write_back()
+            await asked.acquire()
+            for _ in range(5):
+                volumes.begin_write_back()
+            goes_on.set()
+            await volumes._writing.finish(PATIENCE)
+        return len(rounds)
+
+    workplace.mkdir(exist_ok=True)
+    assert asyncio.run(use()) == 2
