@@ -287,22 +287,33 @@ def address_of(said: Mapping[str, Any], private: bool) -> str:
 
 
 def wait_for_addresses(
-    clients: Clients, ids: Sequence[str], private: bool, kind: str, report: Callable[[str], None]
+    clients: Clients,
+    ids: Sequence[str],
+    private: bool,
+    kind: str,
+    report: Callable[[str], None],
+    were_stopped: bool = False,
 ) -> list[dict[str, Any]]:
     """Wait until instances run and have addresses; return AWS's descriptions.
+
+    Parameters
+    ----------
+    were_stopped
+        Whether they were stopped until a moment ago: some of AWS's servers may still say so.
 
     Raises
     ------
     SkyError
         If one ends, or they take too long.
     """
-    deadline = time.monotonic() + RUNNING_WITHIN
-    pause = _FIRST_PAUSE
+    began, pause = time.monotonic(), _FIRST_PAUSE
     while True:
         report(f"starting {len(ids)} × {kind}")
         found = describe_instances(clients, ids)
+        is_news_old = were_stopped and time.monotonic() - began < rented.KNOWN_WITHIN
+        starting = ("pending", "running", *["stopped"] * is_news_old)
         for each in found:
-            if each["State"]["Name"] not in ("pending", "running"):
+            if each["State"]["Name"] not in starting:
                 reason = each.get("StateReason", {})
                 code = reason.get("Code", "").rpartition(".")[2]
                 message = reason.get("Message", "AWS does not say why")
@@ -312,7 +323,7 @@ def wait_for_addresses(
             each["State"]["Name"] == "running" and address_of(each, private) for each in found
         ):
             return found
-        if time.monotonic() > deadline:
+        if time.monotonic() > began + RUNNING_WITHIN:
             raise SkyError(
                 f"AWS has not started all of {len(ids)} instances within {RUNNING_WITHIN:.0f} s."
             )

@@ -62,7 +62,7 @@ def resume(
         raise SkyError(f"it could not be reached: {trouble}.")
     report(f"starting {len(ids)} × {like.type}")
     power.start(there, ids, offer.type.quota(offer.spot))
-    running = wait_for_addresses(there, ids, private, like.type, report)
+    running = wait_for_addresses(there, ids, private, like.type, report, were_stopped=True)
     found = {each["InstanceId"]: each for each in running}
     return [
         RentedInstance(

@@ -1,0 +1,60 @@
+"""Instances that are started and stopped, and what AWS says of them meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws import rented
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.ec2 import power
+from jupyter_sky.providers.aws.ec2.launch import wait_for_addresses
+from tests.providers.aws.stand_in.account import IMAGE, Account, Answer, Call
+
+
+@pytest.fixture
+def ids(clients: Clients, subnet: str, account: Account) -> Iterator[list[str]]:
+    """Two instances that run."""
+    made = clients.ec2.run_instances(ImageId=IMAGE, MinCount=2, MaxCount=2, SubnetId=subnet)
+    found = [each["InstanceId"] for each in made["Instances"]]
+    yield found
+    account.fault = None
+    clients.ec2.terminate_instances(InstanceIds=found)
+
+
+def states(clients: Clients, ids: list[str]) -> list[str]:
+    found = clients.ec2.describe_instances(InstanceIds=ids)["Reservations"]
+    said = {
+        each["InstanceId"]: each["State"]["Name"] for some in found for each in some["Instances"]
+    }
+    return [said[each] for each in ids]
+
+
+def test_what_has_been_started_may_be_said_to_be_stopped_for_a_moment(
+    clients: Clients, account: Account, ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients.ec2.stop_instances(InstanceIds=ids)
+    looks = 0
+
+    def late(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        nonlocal looks
+        answer = carry_out()
+        if call.action == "DescribeInstances" and (looks := looks + 1) <= 2:
+            answer.body = answer.body.replace(b"<name>running</name>", b"<name>stopped</name>")
+        return answer
+
+    power.start(clients, ids, "")
+    account.fault = late
+    found = wait_for_addresses(clients, ids, True, "x", lambda text: None, were_stopped=True)
+    assert {each["State"]["Name"] for each in found} == {"running"}
+    assert looks == 3
+    # An instance that has stopped again is not waited for, nor is a new one.
+    for seconds, were_stopped in ((0.0, True), (60.0, False)):
+        monkeypatch.setattr(rented, "KNOWN_WITHIN", seconds)
+        looks = 0
+        with pytest.raises(SkyError, match="an instance ended while it started"):
+            wait_for_addresses(
+                clients, ids, True, "x", lambda text: None, were_stopped=were_stopped
+            )
