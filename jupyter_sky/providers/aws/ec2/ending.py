@@ -8,7 +8,7 @@ from typing import Any
 from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 
-_OF_ONE = (
+OF_ONE = (
     "IncorrectInstanceState",
     "OperationNotPermitted",
     "UnauthorizedOperation",
@@ -27,7 +27,7 @@ def end_instances(ec2: Any, identity: str, ids: Sequence[str]) -> tuple[list[str
     except AWSError as error:
         if is_gone(error) and len(ids) == 1:
             return still_unknown(identity, ids), []
-        if len(ids) == 1 or not (is_gone(error) or error.code in _OF_ONE):
+        if len(ids) == 1 or not (is_gone(error) or error.code in OF_ONE):
             return list(ids), [error]
         # A single one that is not known or may not be ended makes AWS end none of them.
         each_alone = [end_instances(ec2, identity, [each]) for each in ids]

@@ -10,6 +10,7 @@ from typing import Any
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws import retries
 from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.ec2.ending import OF_ONE, is_gone
 from jupyter_sky.providers.aws.ec2.launch import QUOTAS, TRY_ELSEWHERE, describe_instances
 from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.sessions import mfa
@@ -55,21 +56,22 @@ def stop(clients: Clients, ids: Sequence[str], autostop: bool) -> None:
 def stop_again(clients: Clients, ids: Sequence[str]) -> None:
     """Stop instances whose start has failed; they stop by themselves where AWS does not do it.
 
-    Their disks stay when they power off, whatever was said of that before the start failed.
+    Their disks stay when they power off, whatever was said of that before the start failed. Those
+    that are gone are passed over.
 
     Raises
     ------
     AWSError
         When one may run on for some minutes.
     """
-    with contextlib.suppress(AWSError):
-        on_power_off(clients, ids, "stop")
-    try:
-        _stop(clients.ec2, ids)
-    except AWSError as error:
+    for each in ids:
+        with contextlib.suppress(AWSError):
+            on_power_off(clients, [each], "stop")
+    if troubles := _stop_those_there(clients, ids):
+        running, error = ", ".join(troubles), next(iter(troubles.values()))
         raise AWSError(
-            f"{', '.join(ids)} may run for 15 minutes at most, and stop by themselves then: {error}"
-        ) from None
+            f"{running} may run for 15 minutes at most, and stop by themselves then: {error}"
+        )
 
 
 def on_power_off(clients: Clients, ids: Sequence[str], what: str) -> None:
@@ -144,6 +146,31 @@ def wait_until_stopped(
         report("waiting until its machines have stopped")
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _stop_those_there(clients: Clients, ids: Sequence[str]) -> dict[str, AWSError]:
+    """Stop those of some instances that are not gone; return the refusals by their ids."""
+    try:
+        _stop(clients.ec2, ids)
+    except AWSError as error:
+        is_of_one = is_gone(error) or error.code in OF_ONE
+        if len(ids) > 1 and is_of_one:
+            # For a single one, AWS stops none of them.
+            refused: dict[str, AWSError] = {}
+            for each in ids:
+                refused |= _stop_those_there(clients, [each])
+            return refused
+        if not (is_of_one and _is_no_longer_there(clients, ids[0])):
+            return dict.fromkeys(ids, error)
+    return {}
+
+
+def _is_no_longer_there(clients: Clients, name: str) -> bool:
+    try:
+        found = describe_instances(clients, [name])
+    except AWSError:
+        return False
+    return _state(found[0] if found else None) in _NO_LONGER
 
 
 def _stop(ec2: Any, ids: Sequence[str]) -> None:

@@ -11,7 +11,8 @@ from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import power
 from jupyter_sky.providers.aws.ec2.launch import wait_for_addresses
-from tests.providers.aws.stand_in.account import IMAGE, Account, Answer, Call
+from tests.providers.aws.stand_in.account import IMAGE, Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.faults import denying
 
 
 @pytest.fixture
@@ -58,3 +59,43 @@ def test_what_has_been_started_may_be_said_to_be_stopped_for_a_moment(
             wait_for_addresses(
                 clients, ids, True, "x", lambda text: None, were_stopped=were_stopped
             )
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_those_that_are_there_are_stopped_again(
+    clients: Clients, account: Account, ids: list[str], is_forgotten: bool
+) -> None:
+    gone, there = ids
+    clients.ec2.terminate_instances(InstanceIds=[gone])
+    power.on_power_off(clients, [there], "terminate")
+    code = "InvalidInstanceID.NotFound" if is_forgotten else "IncorrectInstanceState"
+
+    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        """Refuse the whole list for one, as AWS does."""
+        changes = call.action in ("StopInstances", "ModifyInstanceAttribute")
+        return refusal(code, "No.") if changes and gone in call.params.values() else carry_out()
+
+    account.fault = refuse
+    power.stop_again(clients, ids)
+    account.fault = None
+    assert states(clients, ids) == ["terminated", "stopped"]
+    name = "instanceInitiatedShutdownBehavior"
+    said = clients.ec2.describe_instance_attribute(InstanceId=there, Attribute=name)
+    assert said["InstanceInitiatedShutdownBehavior"]["Value"] == "stop"
+
+
+def test_one_that_may_run_on_is_said(clients: Clients, account: Account, ids: list[str]) -> None:
+    booting, other = ids
+
+    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        is_asked = call.action == "StopInstances" and booting in call.params.values()
+        return refusal("IncorrectInstanceState", "No.") if is_asked else carry_out()
+
+    account.fault = refuse
+    with pytest.raises(SkyError, match=f"^{booting} may run for 15 minutes at most, and stop by"):
+        power.stop_again(clients, ids)
+    account.fault = denying("StopInstances")
+    with pytest.raises(SkyError, match=f"^{booting}, {other} may run for 15 minutes at most"):
+        power.stop_again(clients, ids)
+    account.fault = None
+    assert states(clients, ids) == ["running", "stopped"]
