@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from jupyter_sky.formatting import format_count
@@ -11,6 +12,12 @@ from jupyter_sky.formatting import format_count
 _BAR = 20  # characters
 _MOST = 16  # most nodes with a bar; if there are more, those that are behind
 _SHOW_SECONDS_AFTER = 2.0  # seconds for one step after which its elapsed time is shown
+
+
+def say(report: Callable[[str], None], text: str) -> None:
+    """Report something if that is possible: what cleans up goes on where it cannot be shown."""
+    with contextlib.suppress(Exception):
+        report(text)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.formatting import format_duration
 from jupyter_sky.providers.base import Machine, Progress
+from jupyter_sky.providers.progress import say
 
 END_WITHIN = 10.0
 """Seconds for an agent to end its node: ranks, fork server, files."""
@@ -90,14 +91,14 @@ async def _tell_through_others(
 ) -> list[Connection]:
     """Let agents that answer tell those that do not; return which ones were told."""
     if broken := [each for each in leaving if not each.is_up and not each.is_over]:
-        _say(progress, _waits_for(broken))
+        say(progress, _waits_for(broken))
     every = list(dict.fromkeys([*controller.connections, *leaving]))
     signs = await asyncio.gather(*map(_gives_sign, every))
     answering = [each for each, sign in zip(every, signs, strict=True) if sign]
     silent = [each for each in leaving if each not in answering and not each.is_over]
     if not silent:
         return []
-    _say(progress, _waits_for(silent))
+    say(progress, _waits_for(silent))
     peers = [each.machine.nodes[0].peer() for each in silent]
     said = await asyncio.gather(
         *(
@@ -112,11 +113,6 @@ async def _tell_through_others(
         for each, peer in zip(silent, peers, strict=True)
         if any(peer["node"] not in nodes for nodes in failed)
     ]
-
-
-def _say(progress: Progress, text: str) -> None:
-    with contextlib.suppress(Exception):  # where it cannot be shown, machines end all the same
-        progress(text)
 
 
 def _waits_for(silent: Sequence[Connection]) -> str:

@@ -27,6 +27,7 @@ from jupyter_sky.providers.aws.teardown import release
 from jupyter_sky.providers.base import Machine, Progress
 from jupyter_sky.providers.cloud import CloudResources
 from jupyter_sky.providers.diagnosis import CheckResult
+from jupyter_sky.providers.progress import say
 from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.machine import in_thread
@@ -79,7 +80,7 @@ class AWS(Settings):
             return machines
         except BaseException:
             await work.stop()
-            progress("releasing everything")
+            say(progress, "releasing everything")
             await shielded(self.release_cluster(identity, here.location, progress))
             raise
 
@@ -112,7 +113,7 @@ class AWS(Settings):
             return added
         except BaseException:
             await work.stop()
-            progress("releasing what was rented")
+            say(progress, "releasing what was rented")
             ids = [each.id for each in rented]
             terminate = in_thread(release.terminate, there, like.cluster, ids, number)
             try:
@@ -223,7 +224,7 @@ class AWS(Settings):
             return started
         except BaseException:
             await work.stop()
-            progress("stopping what was started")
+            say(progress, "stopping what was started")
             await shielded(in_thread(power.stop_again, there, ids))
             raise
 

@@ -73,6 +73,25 @@ def test_instances_come_and_go(
     assert left() == []
 
 
+def test_what_was_rented_is_given_back_where_nobody_can_be_told(
+    start: Start, clients: Clients
+) -> None:
+    """As of ``jupyter sky scale 2 2>&1 | head -1``, whose output nobody reads any more."""
+    cells = start(1, framework=False)
+    is_read = True
+
+    def say(text: object) -> None:
+        nonlocal is_read
+        is_read = is_read and not str(text).endswith("to boot")
+        if not is_read:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        cells.cluster.scale(2, progress=say)
+    assert not is_read
+    assert running(clients) == 1
+
+
 def hosts(machines: Machines) -> list:
     return [host for host in machines.hosts.values() if host.is_up]
 

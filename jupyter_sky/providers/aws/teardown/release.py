@@ -24,6 +24,7 @@ from jupyter_sky.providers.aws.teardown.resources import (
     EC2Resources,
     look,
 )
+from jupyter_sky.providers.progress import say
 from jupyter_sky.providers.sessions import mfa
 
 GONE_WITHIN = 900.0
@@ -190,7 +191,7 @@ class _Release:
 
     def _tell(self, text: str) -> None:
         if text != self._told:
-            self._report(text)
+            say(self._report, text)
             self._told = text
 
 
