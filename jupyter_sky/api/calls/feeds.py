@@ -24,6 +24,7 @@ from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Message
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.calls import AHEAD
 from jupyter_sky.transport.protocol.events import Told
 
@@ -250,6 +251,8 @@ def _pack(
     update = find_needs(cluster, pickled.needs, pickled.modules, ranks)
     update.outdated.clear()  # ranks are not told of that with an item
     cluster.sync.sent(update)
+    while cluster.sync.is_outdated(update):  # it goes to a run that has its turn
+        event_loop.wait(cluster.sync.refresh(update))
     return Message(packed, {**parts, **update.blobs}, pickled.cells, update.groups), update
 
 

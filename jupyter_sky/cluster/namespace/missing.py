@@ -3,6 +3,9 @@
 A rank that was started again, or was added, is given the notebook's values. Other ranks go on with
 theirs as runs have left them: trained further, or bound anew. A cell that uses such a name on all
 ranks computes with both, as in a mean of the losses of two different models, so it says so.
+
+What a run before may bind is not known before that has ended. It is found out when the run has its
+turn: what a rank was sent in any case would take the place of what it has bound.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem
+from jupyter_sky.cluster.namespace.rank_values import RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
+from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.formatting import format_list, format_ranks
 
 Lacking = Mapping[tuple[NamespaceItem, ...], list[int]]
@@ -43,6 +48,67 @@ def who_lacks(
         if missing:
             lacking.setdefault(tuple(missing), []).append(rank)
     return lacking
+
+
+def leave_out(
+    state: RemoteState,
+    items: Sequence[NamespaceItem],
+    update: NamespaceUpdate,
+    undecided: Collection[str],
+) -> tuple[list[NamespaceItem], list[NamespaceItem]]:
+    """Return what can be sent for a run when it is asked for, and what is left out until its turn.
+
+    Parameters
+    ----------
+    state
+        What the ranks have.
+    items
+        What the run needs.
+    update
+        What its ranks are sent; notes what is left out.
+    undecided
+        Names of which only the end of runs before it tells what ranks have.
+    """
+    left = [
+        item
+        for item in items
+        if item.key in undecided and any(state.lacks(rank, item) for rank in update.ranks)
+    ]
+    update.effects.left_out.update(item.key for item in left)
+    return [item for item in items if item not in left], left
+
+
+def unbind(state: RemoteState, update: NamespaceUpdate) -> None:
+    """Add to an update the names that its ranks have to unbind before the run.
+
+    These are names that the notebook has deleted, and names that the run may bind but does not
+    read, and to which the notebook has assigned another value. If a rank kept its old value, it
+    could not tell whether the run has bound the name, for example to the same number.
+    """
+    effects = update.effects
+    effects.left_out.update(effects.replaces.keys() & state.undecided(update.ranks))
+    names = effects.replaces.keys() - effects.left_out
+    for rank in update.ranks:
+        update.unbind(rank, {*_replaced(state, rank, effects, names), *state.deleted(rank)})
+
+
+def take_turn(state: RemoteState, update: NamespaceUpdate) -> None:
+    """Add to an update what else its ranks have to unbind, as it is the turn of the run."""
+    effects = update.effects
+    for rank in update.ranks if effects.left_out else ():
+        update.unbind(rank, _replaced(state, rank, effects, effects.left_out))
+    effects.left_out.clear()
+
+
+def _replaced(
+    state: RemoteState, rank: int, effects: RunEffects, names: Collection[str]
+) -> set[str]:
+    found = set()
+    for name in effects.replaces.keys() & names:
+        value = state.value(rank, name)
+        if not value or value.is_outdated or value.replaces not in (None, effects.replaces[name]):
+            found.add(name)
+    return found
 
 
 def given_anew(

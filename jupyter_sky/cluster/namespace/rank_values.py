@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem
@@ -90,6 +91,9 @@ class RunEffects:
         What is expected on ranks that have not reported the run yet.
     starts
         How often each rank had been replaced by a new process when the run was sent.
+    left_out
+        Names of which the runs before decide what ranks have then: whether they are sent, or have
+        to be unbound, is known only when the run has its turn. Empty from then on.
     """
 
     number: int = BEFORE_ALL
@@ -98,3 +102,31 @@ class RunEffects:
     time: int = 0
     expected: dict[int, Expected] = field(default_factory=dict)
     starts: dict[int, int] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
+
+    @cached_property
+    def replaces(self) -> Mapping[str, int]:
+        """The identities of the values of names that the run may bind but does not read."""
+        names = self.cell.writes - self.cell.reads
+        return {name: each for name in names if (each := self.identities.get(name, 0))}
+
+
+def undecided(runs: Iterable[RunEffects], ranks: Collection[int]) -> set[str]:
+    """Return names of which only the end of runs tells what ranks have.
+
+    A run may bind them, as in a loop or a branch, or is itself sent them at its turn.
+
+    Parameters
+    ----------
+    runs
+        The runs on their way, in order.
+    ranks
+        The ranks.
+    """
+    found: set[str] = set()
+    for run in runs:
+        if not run.expected.keys().isdisjoint(ranks):
+            found |= run.left_out | (run.cell.writes - run.cell.always_bound)
+            if run.expected.keys() >= {*ranks}:
+                found -= run.cell.always_bound
+    return found

@@ -18,7 +18,13 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.analysis.namespace_diff import identities
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem
-from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, Expected, RankValue, RunEffects
+from jupyter_sky.cluster.namespace.rank_values import (
+    BEFORE_ALL,
+    Expected,
+    RankValue,
+    RunEffects,
+    undecided,
+)
 from jupyter_sky.serialization.changes.container_changes import Contents
 from jupyter_sky.serialization.module_reference import ModuleReference
 from jupyter_sky.serialization.object_tokens.kinds import is_mutable
@@ -110,26 +116,14 @@ class RemoteState:
         has = self.value(rank, name)
         return has is not None and has.digest is not None
 
-    def names_to_unbind(self, rank: int, effects: RunEffects) -> list[str]:
-        """Return names that a rank has to unbind before a run.
+    def deleted(self, rank: int) -> Collection[str]:
+        """Return names that the notebook has deleted, and that a rank was not told to unbind."""
+        return self._to_delete.get(rank, ())
 
-        These are names that the notebook has deleted, and names that the run may bind but does not
-        read, and to which the notebook has assigned another value. If the rank kept its old value,
-        it could not tell whether the run has bound the name, for example to the same number.
-        """
-        replaced = set()
-        for name in effects.cell.writes - effects.cell.reads:
-            if identity := effects.identities.get(name, 0):
-                value = self.value(rank, name)
-                if not value or value.is_outdated or value.replaces not in (None, identity):
-                    replaced.add(name)
-        unbound = replaced.union(self._to_delete.get(rank, ()))
-        return sorted(unbound) if unbound else []
-
-    def has_to_unbind(self, effects: RunEffects) -> bool:
-        """Return whether any rank may have names to unbind before a run."""
-        cell = effects.cell
-        return bool(self._to_delete) or not cell.writes <= cell.reads
+    def undecided(self, ranks: Collection[int]) -> set[str]:
+        """Return names of which only the end of runs on their way tells what ranks have."""
+        runs = sorted(self._on_their_way.items())
+        return undecided((run for at, run in runs if self._turn is None or at < self._turn), ranks)
 
     def assigned_since(self, rank: int, names: Iterable[str]) -> set[str]:
         """Return names that the notebook has assigned and whose present value a rank lacks."""
@@ -192,7 +186,8 @@ class RemoteState:
             effects.starts[rank] = self._starts.get(rank, 0)
             delivered, before = sent.get(rank), expected.get(rank)
             if before is None and not delivered:
-                if effects.cell.writes:  # of calls, which write none, there may be thousands
+                # Of calls, which write none, there may be thousands.
+                if effects.cell.writes or effects.left_out:
                     expected[rank] = alike
                 continue
             before = before or Expected()

@@ -30,11 +30,12 @@ update was made before one, and awaits `refresh`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
+from jupyter_sky.cluster.namespace import missing
 from jupyter_sky.cluster.namespace.delegation import DelegationLock
 from jupyter_sky.cluster.namespace.dependencies import Dependencies
 from jupyter_sky.cluster.namespace.differences import differences
@@ -56,6 +57,7 @@ from jupyter_sky.serialization.reducers.memory_maps import seen_by_receiver
 
 _REMEMBERED_BLOBS = 10_000  # digests of what was sent, so that its size is not counted again
 _NO_CELL = CellNames()
+_Names = Set[str]
 
 
 class NamespaceSync:
@@ -126,25 +128,24 @@ class NamespaceSync:
             update = NamespaceUpdate(
                 names=names, namespace=namespace, ranks=ranks, effects=effects, losses=losses
             )
-            if state.has_to_unbind(effects):
-                unbind = {rank: state.names_to_unbind(rank, effects) for rank in ranks}
-                update.outdated = {rank: each for rank, each in unbind.items() if each}
+            missing.unbind(state, update)
             # A copy, because other threads may bind and delete names meanwhile.
             collector = kept or self._dependencies.collector(dict(namespace))
             if kept:
                 kept.forget_large()
-            self._add_missing(update, collector, frozenset(names) if force else frozenset())
+            forced = frozenset(names if force else ())
+            self._add_missing(update, collector, forced, state.undecided(ranks) - forced)
             if keep:
                 update.kept = collector
         refuse_huge(update.sizes, limit)
         return update
 
     def is_outdated(self, update: NamespaceUpdate) -> bool:
-        """Return whether ranks may have lost something that the update takes them to have."""
-        return update.losses != self._losses
+        """Return whether ranks may lack something that the update leaves out."""
+        return update.losses != self._losses or bool(update.effects.left_out)
 
     async def refresh(self, update: NamespaceUpdate) -> None:
-        """Add to a sent update what ranks have lost since; they may lose more meanwhile.
+        """Add to a sent update what ranks lack at its turn; they may lose more meanwhile.
 
         Raises
         ------
@@ -165,12 +166,13 @@ class NamespaceSync:
                 update.kept.forget_large()
             collector = update.kept or self._dependencies.collector(dict(update.namespace))
             with state.at_turn_of(update.effects.number):
-                self._add_missing(update, collector, frozenset())
+                missing.take_turn(state, update)
+                self._add_missing(update, collector, frozenset(), frozenset())
             self._record_delivery(update)
             update.losses = losses
 
     def _add_missing(
-        self, update: NamespaceUpdate, collector: ItemCollector, forced: frozenset[str]
+        self, update: NamespaceUpdate, collector: ItemCollector, forced: _Names, undecided: _Names
     ) -> None:
         self._set_again.apply(collector)
         with seen_by_receiver(self.shares_files), garbage.not_searched_for():
@@ -179,6 +181,8 @@ class NamespaceSync:
             )
             found += renamed(update, found, collector, self._remote_state, self._sent_objects)
             self._set_again.note_dropped(found)
+            found, left = missing.leave_out(self._remote_state, found, update, undecided)
+            update.count(left, self._sent_blobs)
             # Ranks that lack the same are sent the same.
             lacking = who_lacks(self._remote_state, found, update.ranks, forced)
             update.given_anew |= given_anew(self._remote_state, lacking, update.ranks, forced)
@@ -186,13 +190,13 @@ class NamespaceSync:
                 for plan in self._planner.plan(lacked, collector, members, forced):
                     self._add_group(update, plan, forced)
 
-    def _add_group(self, update: NamespaceUpdate, plan: GroupPlan, forced: frozenset[str]) -> None:
+    def _add_group(self, update: NamespaceUpdate, plan: GroupPlan, forced: _Names) -> None:
         self._set_again.note_sent(plan.items)
         group = pack_group(plan.items, self._sent_objects, plan.links)
         state = self._remote_state
         changes = {rank: differences(state, rank, plan.items, group, forced) for rank in plan.ranks}
         update.add(group, changes)
-        update.sizes.update({item.key: item.size(without=self._sent_blobs) for item in plan.items})
+        update.count(plan.items, self._sent_blobs)
 
     def names_of(self, rank: int) -> set[str]:
         """Return the names that a rank has, as far as the notebook knows; for the user's thread."""
@@ -259,15 +263,11 @@ class NamespaceSync:
         self._record_delivery(update)
 
     def _record_delivery(self, update: NamespaceUpdate) -> None:
-        delivered: dict[int, dict[str, RankValue]] = {}
         for group, ranks in update.packed:
-            values = group.as_delivered(update.effects.number)
-            for rank in ranks:
-                delivered.setdefault(rank, {}).update(values)
             self._sent_objects.record_sent(ranks, group.shared, group.tokens)
             for identity, digest in group.digests:
                 self._sent_objects.note_digest(identity, digest)
-        self._remote_state.expect(update.effects, update.ranks, delivered)
+        self._remote_state.expect(update.effects, update.ranks, update.delivered())
         self._sent_blobs.update(dict.fromkeys(update.blobs))
         while len(self._sent_blobs) > _REMEMBERED_BLOBS:
             del self._sent_blobs[next(iter(self._sent_blobs))]

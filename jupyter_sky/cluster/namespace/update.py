@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
+from jupyter_sky.cluster.namespace.items.item import NamespaceItem
 from jupyter_sky.cluster.namespace.packing import PackedGroup
-from jupyter_sky.cluster.namespace.rank_values import RunEffects
+from jupyter_sky.cluster.namespace.rank_values import RankValue, RunEffects
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.transport.protocol.messages import NameGroup
@@ -96,6 +97,24 @@ class NamespaceUpdate:
         self.blobs.clear()
         self.namespace = {}
         self.kept = None
+
+    def count(self, items: Iterable[NamespaceItem], there: Collection[str]) -> None:
+        """Count the bytes of items, without those parts that are there, by their digests."""
+        self.sizes.update({item.key: item.size(without=there) for item in items})
+
+    def delivered(self) -> dict[int, dict[str, RankValue]]:
+        """Return what each rank gets that it was not sent yet, by name or key."""
+        found: dict[int, dict[str, RankValue]] = {}
+        for group, ranks in self.packed:
+            values = group.as_delivered(self.effects.number)
+            for rank in ranks:
+                found.setdefault(rank, {}).update(values)
+        return found
+
+    def unbind(self, rank: int, names: Collection[str]) -> None:
+        """Add names that a rank has to unbind before."""
+        if names:
+            self.outdated[rank] = sorted({*self.outdated.get(rank, ()), *names})
 
     @property
     def watched(self) -> frozenset[str]:

@@ -7,12 +7,15 @@ import sys
 import tempfile
 import threading
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.cluster.runs.handle import RunHandle
 from tests.cluster.namespace.notebook import Notebook, open_notebook
 
 
@@ -185,6 +188,65 @@ def test_a_run_that_waits_counts_for_the_next(notebook) -> None:
     first.follow()
     second.follow()
     assert [values["y"] for _, values in sorted(second.values().items())] == [0, 1, 2, 3]
+
+
+@pytest.fixture
+def held_up(notebook, tmp_path) -> Iterator[Callable[[], None]]:
+    """Let the cells that call `held_up` on ranks wait until the fixture is called."""
+    mark = tmp_path / "go on"
+    notebook.there(
+        "def held_up():\n"
+        "    import time, pathlib\n"
+        f"    while not pathlib.Path({str(mark)!r}).exists(): time.sleep(0.01)"
+    )
+    yield mark.touch
+    mark.touch()
+
+
+def values_of(run: RunHandle) -> list[dict[str, Any]]:
+    """Return what a run gives, by rank, once it is over."""
+    run.follow()
+    return [values for _, values in sorted(run.values().items())]
+
+
+def test_what_a_run_binds_in_a_loop_or_a_branch_counts_for_the_next(notebook, held_up) -> None:
+    notebook.here("epoch, loss, seen, best = 0, 9.9, [], None")
+    notebook.there("seen")
+    first = notebook.start(
+        "held_up()\nfor epoch in range(10): loss = 1 / (epoch + 1)\nif epoch: best = [rank]"
+    )
+    notebook.here("seen.append(1)")
+    second = notebook.start("found = epoch, loss, seen, best", gather=["found"])
+    third = notebook.start("found = epoch, loss, seen.append(2)", gather=["found"])
+    last = notebook.start("found = epoch, seen", gather=["found"])
+    held_up()
+    first.follow()
+    found = [each["found"] for each in values_of(second)]
+    assert found == [(9, 0.1, [1], [rank]) for rank in range(4)]
+    assert [each["found"] for each in values_of(third)] == [(9, 0.1, None)] * 4
+    assert [each["found"] for each in values_of(last)] == [(9, [1, 2])] * 4
+
+
+def test_what_a_run_could_have_bound_is_sent_if_it_has_not(notebook, held_up) -> None:
+    notebook.here("best, rows = 'from here', [0]")
+    first = notebook.start("held_up()\nif rank > 1: best, rows = rank, [rank]")
+    second = notebook.start("rows.append('second')\nfound = best", gather=["found"])
+    third = notebook.start("found = rows", gather=["found"])
+    held_up()
+    first.follow()
+    assert [each["found"] for each in values_of(second)] == ["from here", "from here", 2, 3]
+    rows = [each["found"] for each in values_of(third)]
+    assert rows == [[0, "second"], [0, "second"], [2, "second"], [3, "second"]]
+
+
+def test_what_a_run_has_bound_is_kept_by_one_that_could_bind_it_too(notebook, held_up) -> None:
+    notebook.here("best = None")
+    first = notebook.start("held_up()\nif rank >= 0: best = rank")
+    second = notebook.start("if rank < 0: best = -1")
+    held_up()
+    first.follow()
+    second.follow()
+    assert notebook.ask("best") == [0, 1, 2, 3]
 
 
 def test_what_ranks_have_instead_is_not_in_the_way(notebook) -> None:
@@ -377,8 +439,10 @@ said = [each.stream.getvalue() for each in [*logging.root.handlers, *exp.handler
 def test_ranks_ignore_the_warnings_that_the_notebook_does(notebook) -> None:
     warn = """
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 with warnings.catch_warnings(record=True) as seen:
     for text in ("one", "two"):
         warnings.warn(text)
