@@ -9,10 +9,11 @@ from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
-from jupyter_sky.cluster.namespace.items.item import NamespaceItem
+from jupyter_sky.cluster.namespace.items.item import NamespaceItem, class_key
 from jupyter_sky.cluster.namespace.items.process_items import ProcessItems
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization.object_tokens.kinds import holds_settings
 from jupyter_sky.serialization.process import module_attributes
 
 
@@ -95,11 +96,8 @@ class Dependencies:
             cell.all_deferred_reads, *(item.pickled.needs for item in found)
         )
         if any(self._is_unknown(name, collector.namespace, ranks) for name in collector.visited):
-            # The rank's value may have methods that look up names which the notebook has assigned.
-            since = set().union(
-                *(state.assigned_since(rank, self._deferred_reads) for rank in ranks)
-            )
-            for name in sorted(since):
+            # The rank's value may have methods that look up names of the notebook.
+            for name in sorted(self._perhaps_changed(collector.namespace, ranks)):
                 with suppress(UsageError):  # it may not be needed at all
                     more = collector.collect([name], cell, skip)
                     found += [item for item in more if item not in found]
@@ -138,6 +136,21 @@ class Dependencies:
                 with suppress(UsageError):  # the cell does not name it
                     more += collector.collect([name], cell, skip)
         return more
+
+    def _perhaps_changed(self, namespace: Mapping[str, Any], ranks: Sequence[int]) -> set[str]:
+        """Return names that functions look up, and of which ranks may have a former value.
+
+        The notebook has assigned these, or may have changed what configures the functions. That is
+        compared in no time; larger values would be pickled for any cell with a name of the ranks'.
+        """
+        state = self._remote_state
+        since = (state.assigned_since(rank, self._deferred_reads) for rank in ranks)
+        return set().union(*since) | {
+            name
+            for name in self._deferred_reads & namespace.keys()
+            if class_key(namespace[name]) or holds_settings(namespace[name])
+            if any(state.has_former(rank, name) for rank in ranks)
+        }
 
     def forget(self, name: str) -> None:
         """Forget a function that ranks have defined, as the notebook has assigned its name."""

@@ -9,12 +9,10 @@ from __future__ import annotations
 import functools
 import random
 import sys
-from argparse import Namespace
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 from jupyter_sky.analysis.call_changes import changed_objects
@@ -28,7 +26,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization.changes import frames, writes
 from jupyter_sky.serialization.changes.model_parts import is_set_by, within
 from jupyter_sky.serialization.models import keras_models
-from jupyter_sky.serialization.object_tokens.kinds import is_plain
+from jupyter_sky.serialization.object_tokens.kinds import has_attributes_of_user, is_plain
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 from jupyter_sky.serialization.user_modules import is_user_code
 
@@ -192,8 +190,7 @@ def is_replaceable(obj: Any) -> bool:
         return True  # its cache was cleared, which is no part of what is sent
     if keras_models.is_saved(obj) or isinstance(obj, random.Random) or frames.is_pandas(obj):
         return True
-    is_users = type(obj).__module__ == "__main__" or isinstance(obj, SimpleNamespace | Namespace)
-    if not is_users or not hasattr(obj, "__dict__"):
+    if not has_attributes_of_user(obj):
         return False
     # Nothing but numbers and texts, as in what configures a training or counts its steps.
     parts = [*vars(obj).values()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import types
+from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,19 @@ def is_mutable(obj: Any) -> bool:
 def is_referable(obj: Any) -> bool:
     """Return whether an object can be kept track of by a token, wherever it is."""
     return bool(type(obj).__weakrefoffset__) or is_plain(obj)
+
+
+def has_attributes_of_user(obj: Any) -> bool:
+    """Return whether the user says what attributes an object has: in a class, or one by one."""
+    is_users = type(obj).__module__ == "__main__" or isinstance(
+        obj, types.SimpleNamespace | Namespace
+    )
+    return is_users and hasattr(obj, "__dict__")
+
+
+def holds_settings(obj: Any) -> bool:
+    """Return whether an object holds a few numbers and texts, as what configures a training."""
+    return is_plain(vars(obj) if has_attributes_of_user(obj) else obj)
 
 
 def is_plain(obj: Any) -> bool:

@@ -361,6 +361,30 @@ def test_an_object_of_the_ranks_finds_what_the_notebook_assigned_since(notebook)
     assert notebook.sent("print(m.pi)") == set()
 
 
+def test_an_object_of_the_ranks_finds_what_the_notebook_changed_since(notebook) -> None:
+    notebook.here(
+        "import types, dataclasses\n"
+        "cfg, args = {'lr': 1, 'opt': {'m': 1}}, types.SimpleNamespace(lr=1)\n"
+        "class CFG: lr = 1\n"
+        "@dataclasses.dataclass\nclass Settings: lr: int = 1\n"
+        "settings = Settings()"
+    )
+    notebook.there(
+        "class Trainer:\n"
+        "  def step(self): return cfg['lr'], cfg['opt']['m'], args.lr, CFG.lr, settings.lr\n"
+        "trainer = Trainer()"
+    )
+    assert notebook.ask("trainer.step()") == [(1, 1, 1, 1, 1)] * 4
+    notebook.here("cfg['opt']['m'] = 2; CFG.lr = 3; args.lr = 4; settings.lr = 5")
+    assert notebook.ask("trainer.step()") == [(1, 2, 4, 3, 5)] * 4
+    assert notebook.sent("trainer.step()") == set()
+    # What a rank does itself stays.
+    notebook.there("cfg['lr'] = args.lr = rank")
+    notebook.here("cfg['opt']['m'] = 6")
+    expected = [(rank, 6, rank, 3, 5) for rank in range(4)]
+    assert notebook.ask("trainer.step()") == expected
+
+
 def test_a_function_comes_back_and_sees_the_notebook(notebook) -> None:
     notebook.there("def there(x): return x + here", out=["there"])
     notebook.here("here = 1\nresult = there(1)")
