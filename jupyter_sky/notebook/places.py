@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import Declined, SkyError
 from jupyter_sky.formatting import format_dollars, format_duration
@@ -106,28 +107,32 @@ def stays_up(cluster: Cluster) -> str:
     return f"{cluster.name} stays up: {'; '.join(filter(None, ends))}"
 
 
-def with_rest(options: CellOptions, spent: float) -> CellOptions:
+def with_rest(options: CellOptions, lost: Cluster, row: RegistryRow | None) -> CellOptions:
     """Return options that start a lost cluster again, with what is left of ``--max-cost``.
 
     Parameters
     ----------
     options
         The options that it was started with.
-    spent
-        What it and those before it have cost.
+    lost
+        The cluster.
+    row
+        What the registry had of it, with the limit that it was given later or was left to it.
 
     Raises
     ------
     SkyError
         If hardly anything is left.
     """
-    if options.max_cost is None:
+    limit = row.spec.get("limit") if row else None
+    if limit is None:
+        limit = getattr(lost.provider, "max_cost", None)  # typed, or a setting
+    if limit is None:
         return options
-    left = options.max_cost - spent
-    if left < _LEAST * options.max_cost:
+    left = limit - (lost.snapshot()["cluster"]["cost"] or 0.0)
+    if left < _LEAST * limit:
         raise SkyError(
-            f"--max-cost {format_dollars(options.max_cost)} is spent: the cell is not run again. "
-            "Run it with a higher one to go on."
+            "--max-cost is spent: the cell is not run again. Run it with a higher one to go on."
         )
     return replace(options, max_cost=left)
 

@@ -86,7 +86,6 @@ class Session:
         self._current: str | None = None
         self._starting: dict[str, ClusterStart] = {}
         self._found_gone: dict[str, CellOptions] = {}
-        self._spent: dict[str, float] = {}  # by those whose place a cluster has taken, by its id
         self._modules = partial(imported_modules, shell)
 
     def cluster(self, options: CellOptions, *others: CellOptions) -> Cluster:
@@ -211,12 +210,11 @@ class Session:
 
     def start_again(self, cluster: Cluster, lost: Collection[str]) -> Cluster:
         """Start a lost cluster again as it was; where that fails, without the nodes it has lost."""
-        name = cluster.name
+        name, row = cluster.name, registry.with_id(cluster.id)
         if again := self.find(name):  # which ends what is left of it
             return again  # another notebook has started it
         options = self.started[name]
-        spent = self._spent.get(cluster.id, 0.0) + (cluster.snapshot()["cluster"]["cost"] or 0.0)
-        rest = with_rest(options, spent)
+        rest = with_rest(options, cluster, row)
         try:
             cluster = self._start(name, [rest])
         except SkyError as error:
@@ -226,8 +224,8 @@ class Session:
                 raise
             print(f"{name}: {error} It goes on without {format_list(sorted(lost))}.")
             cluster = self._start(name, [left])
-        self._spent[cluster.id] = spent
         self.started[name] = asked = replace(self.started[name], max_cost=options.max_cost)
+        row_updates.record_limit(cluster.id, rest.max_cost)
         row_updates.record_line(cluster.id, as_line(asked))
         self.additions.install_missing(cluster, asked)
         return cluster

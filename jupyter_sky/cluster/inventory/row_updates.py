@@ -101,6 +101,11 @@ def record_line(identity: str, line: str) -> None:
     change(identity, {"line": without_secrets(line)})
 
 
+def record_limit(identity: str, limit: float | None) -> None:
+    """Record the dollars that a cluster may cost in its life, if its line says another limit."""
+    change(identity, {"limit": limit})
+
+
 def record_end(identity: str, when: float) -> None:
     """Record when the machines of a cluster have ended, and with them what it costs.
 

@@ -191,7 +191,34 @@ def test_a_cell_that_is_retried_keeps_to_its_limit(
     notebook.until(cell, lambda cell: cell.stdout.count("begun") == 1)
     clients.ec2.terminate_instances(InstanceIds=[list(machines.hosts)[-1]])
     sentence = notebook.finish(cell).sentence
-    assert "--max-cost $5.00 is spent: the cell is not run again" in sentence
+    assert "--max-cost is spent: the cell is not run again" in sentence
+    assert left() == []
+
+
+def test_the_limit_of_a_retried_cell_is_the_newest_one(
+    notebook: LiveNotebook, machines: Machines, clients: Clients, left: Callable[[], list[str]]
+) -> None:
+    def rest_after(spent: float) -> float:
+        notebook.succeed(_SPENT.format(spent))
+        cell = notebook.start("%%sky --retry 2\nimport time\nprint('begun')\ntime.sleep(60)")
+        notebook.until(cell, lambda cell: cell.stdout.count("begun") == 1)
+        clients.ec2.terminate_instances(InstanceIds=[list(machines.hosts)[-1]])
+        notebook.until(cell, lambda cell: cell.stdout.count("begun") == 2)
+        notebook.interrupt()
+        notebook.finish(cell)
+        return seconds_left(list(machines.hosts.values())[-1])
+
+    subnet = machines.subnet(clients)
+    set_up(notebook, subnet=subnet, addresses="private", user="root", max_cost=5)
+    notebook.succeed("%%sky --provider aws --nodes 1 --cpus 4+\npass")
+    whole = seconds_left(list(machines.hosts.values())[-1])
+    assert rest_after(spent=3) == pytest.approx(whole * 2 / 5, rel=0.05)
+    # One that was started with a higher limit may cost that, and no more.
+    notebook.succeed("%sky stop")
+    notebook.succeed("%sky start --max-cost 10")
+    assert rest_after(spent=8) == pytest.approx(whole * 2 / 5, rel=0.05)
+    assert rest_after(spent=1) == pytest.approx(whole * 1 / 5, rel=0.05)
+    notebook.succeed("%sky down")
     assert left() == []
 
 
