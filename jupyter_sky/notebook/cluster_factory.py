@@ -135,7 +135,11 @@ class ClusterFactory:
         return replace(self._settings.with_cluster_defaults(options), **typed)
 
     def places(
-        self, name: str, choices: Sequence[CellOptions], modules: Callable[[], Set[str]]
+        self,
+        name: str,
+        choices: Sequence[CellOptions],
+        modules: Callable[[], Set[str]],
+        former_price: float | None = None,
     ) -> list[ClusterPlace]:
         """Return the possible places of a new cluster, in the order of the options.
 
@@ -147,6 +151,8 @@ class ClusterFactory:
             Alternative completed options.
         modules
             Returns the modules that the notebook imports.
+        former_price
+            Dollars an hour of the lost cluster whose place it takes.
         """
         found = []
         for each in choices:
@@ -168,6 +174,7 @@ class ClusterFactory:
                     if each.volumes and not here.volumes:
                         left_out = (*left_out, f"{provider.name} nodes take no volumes.")
                     spec, runtime_env = self.new_spec(name, here, provider, image)
+                    spec = replace(spec, former_price=former_price)
                     found.append(ClusterPlace(provider, spec, runtime_env, here, left_out))
         return found
 

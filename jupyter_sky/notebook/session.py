@@ -210,20 +210,20 @@ class Session:
 
     def start_again(self, cluster: Cluster, lost: Collection[str]) -> Cluster:
         """Start a lost cluster again as it was; where that fails, without the nodes it has lost."""
-        name, row = cluster.name, registry.with_id(cluster.id)
+        name, row, price = cluster.name, registry.with_id(cluster.id), cluster.price
         if again := self.find(name):  # which ends what is left of it
             return again  # another notebook has started it
         options = self.started[name]
         rest = with_rest(options, cluster, row)
         try:
-            cluster = self._start(name, [rest])
+            cluster = self._start(name, [rest], price)
         except SkyError as error:
             hosts = self.settings.expand_groups(options.hosts)
             left = without_nodes(rest, hosts, len(cluster.state.nodes), lost)
             if left is None or isinstance(error, UsageError):
                 raise
             print(f"{name}: {error} It goes on without {format_list(sorted(lost))}.")
-            cluster = self._start(name, [left])
+            cluster = self._start(name, [left], price)
         self.started[name] = asked = replace(self.started[name], max_cost=options.max_cost)
         row_updates.record_limit(cluster.id, rest.max_cost)
         row_updates.record_line(cluster.id, as_line(asked))
@@ -333,8 +333,10 @@ class Session:
             return former is not None
         return not describes_another(self.factory.with_settings_for(options, former), former)
 
-    def _start(self, name: str, choices: Sequence[CellOptions]) -> Cluster:
-        places = self.factory.places(name, choices, self._modules)
+    def _start(
+        self, name: str, choices: Sequence[CellOptions], former_price: float | None = None
+    ) -> Cluster:
+        places = self.factory.places(name, choices, self._modules, former_price)
         say_left_out(name, places)
         self.panels.prepare()
         selection, timeouts = choices[0].selection, self.settings.timeouts()

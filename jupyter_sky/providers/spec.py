@@ -193,6 +193,8 @@ class ClusterSpec:
         Seconds for which a run continues without a notebook before its nodes end.
     volumes
         Data in buckets and shared folders, mounted at paths of each node.
+    former_price
+        Dollars an hour of the lost cluster whose place it takes, to which the user has agreed.
     """
 
     name: str
@@ -208,6 +210,7 @@ class ClusterSpec:
     patience: float | None = None
     unattended: float = UNATTENDED
     volumes: tuple[Volume, ...] = ()
+    former_price: float | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", str(self.name)):

@@ -222,6 +222,23 @@ def test_the_limit_of_a_retried_cell_is_the_newest_one(
     assert left() == []
 
 
+def test_a_price_that_was_agreed_to_is_not_asked_for_at_night(
+    notebook: LiveNotebook, machines: Machines, clients: Clients, left: Callable[[], list[str]]
+) -> None:
+    subnet = machines.subnet(clients)
+    set_up(notebook, subnet=subnet, addresses="private", user="root", ask_above=0.1)
+    line = "%%sky --provider aws --nodes 1 --cpus 4+ --retry 2"
+    cell = notebook.start(f"{line}\nimport time\nprint('begun')\ntime.sleep(60)")
+    assert notebook.answer("y").endswith("[y/N] ")
+    notebook.until(cell, lambda cell: cell.stdout.count("begun") == 1)
+    clients.ec2.terminate_instances(InstanceIds=[list(machines.hosts)[-1]])
+    notebook.until(cell, lambda cell: cell.stdout.count("begun") == 2)
+    notebook.interrupt()
+    notebook.finish(cell)
+    notebook.succeed("%sky down")
+    assert left() == []
+
+
 _SPENT = """
 import time
 from jupyter_sky.cluster.cost_meter import CostMeter

@@ -10,7 +10,13 @@ from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest
 from jupyter_sky.providers.aws.market import prices
 from jupyter_sky.providers.aws.market.besides import Besides, besides
-from jupyter_sky.providers.aws.market.limits import Limits, is_as_cheap, where_price_is_known
+from jupyter_sky.providers.aws.market.confirmation import described
+from jupyter_sky.providers.aws.market.limits import (
+    MAY_RISE,
+    Limits,
+    is_as_cheap,
+    where_price_is_known,
+)
 from jupyter_sky.providers.aws.market.offers import find_offers
 from jupyter_sky.providers.aws.market.reservations import find_reservation, reserved_offer
 from jupyter_sky.providers.aws.market.selection import InstanceOffer, InstanceRequirements
@@ -59,7 +65,16 @@ def choose(there: Clients, settings: Settings, spec: ClusterSpec) -> list[Instan
     acceptable = [each for each in fitting if is_as_cheap(each, fitting[0])]
     if settings.max_cost is not None:
         acceptable = where_price_is_known(acceptable, prices.is_denied(there))
-    return acceptable
+    if spec.former_price is None or settings.max_price is not None:
+        return acceptable
+    # Nobody may be there to ask, while the cheapest costs what was agreed to.
+    agreed = ask_above(settings, spec)
+    return [each for each in acceptable if described(spec.nodes, [each])[2] <= agreed] or acceptable
+
+
+def ask_above(settings: Settings, spec: ClusterSpec) -> float:
+    """Return the dollars an hour up to which nobody is asked, or has been for a lost cluster."""
+    return max(settings.ask_above, MAY_RISE * (spec.former_price or 0.0))
 
 
 def limits(settings: Settings, spec: ClusterSpec) -> Limits:

@@ -74,7 +74,7 @@ def _rent(
         spec.nodes,
         acceptable,
         settings.max_price,
-        settings.ask_above,
+        choice.ask_above(settings, spec),
         report,
         there.account,
         idle,
