@@ -196,6 +196,7 @@ class ClusterFactory:
                 container=options.container,
                 modules=options.modules,
                 python=self._settings.python,
+                interface=self._settings.interface,
             )
         from jupyter_sky.providers.ssh.provider import SSH
 

@@ -189,8 +189,8 @@ class Sky(Configurable):
     interface = Unicode(
         None,
         allow_none=True,
-        help="Network interface for traffic between nodes; by default the one that routes to the "
-        "head.",
+        help="Network interface of SSH hosts and of Slurm's nodes for traffic between them, like "
+        "'ib0'; by default the one that routes to the head.",
     ).tag(config=True)
     aws = Dict(
         key_trait=Unicode(),

@@ -43,6 +43,9 @@ class Provider(Protocol):
     counts_hours
         Whether the hours of its nodes are shown in place of a price, since nodes have no price but
         are shared with others. It may be left out (see `counts_hours`).
+    interface
+        The network interface for traffic between nodes, if the user can choose it; left out by
+        others (see `takes_interface`).
     """
 
     name: str
@@ -108,6 +111,11 @@ class Provider(Protocol):
 def counts_hours(provider: Provider) -> bool:
     """Return whether the hours of a provider's nodes are counted."""
     return getattr(provider, "counts_hours", False)
+
+
+def takes_interface(provider: Provider) -> bool:
+    """Return whether the user can choose the network between a provider's nodes."""
+    return hasattr(provider, "interface")
 
 
 class Machine(Protocol):

@@ -217,7 +217,7 @@ async def get_ready(
     await controller.connect(machines, 0)
     if len(controller.connections) > 1:
         progress("checking the network")
-    await health.check_network(controller.connections)
+    await health.check_network(controller.connections, controller.provider)
     if runtime_env.preload:
         progress(f"importing {', '.join(runtime_env.preload)}")
     async with deadline(controller.timeouts.start, "the nodes did not get ready"):

@@ -183,7 +183,7 @@ class _Expansion(ConnectionListener):
         if self._new:
             progress("checking the network")
             await self._introduce()
-        await health.check_network(controller.connections)
+        await health.check_network(controller.connections, self._provider)
         if controller.runtime_env.together:
             progress("forming the group")
         await process_group.form(controller)

@@ -17,7 +17,7 @@ from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.pending import START_LINK_WITHIN
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_time_ago
-from jupyter_sky.providers.base import Node
+from jupyter_sky.providers.base import Node, Provider, takes_interface
 
 _BRIEF = 0.5
 """Seconds for which a broken link is not mentioned."""
@@ -165,7 +165,7 @@ class LinkMonitor:
         return bool(failed) and all(failed)
 
 
-async def check_network(connections: Sequence[Connection]) -> None:
+async def check_network(connections: Sequence[Connection], provider: Provider) -> None:
     """Refuse a cluster whose nodes cannot connect to each other at any port.
 
     Raises
@@ -203,10 +203,11 @@ async def check_network(connections: Sequence[Connection]) -> None:
     found = await asyncio.gather(*map(try_ports, range(len(nodes))))
     if trouble := list(_unreachable(nodes, callers, found)):
         more = f", and {len(trouble) - _MOST} more" if len(trouble) > _MOST else ""
+        choose = ", or choose another network with `%config Sky.interface`"
         raise SkyError(
             f"nodes cannot connect to each other: {'; '.join(trouble[:_MOST])}{more}. Allow TCP on "
-            f"all ports between them in their firewalls, as a process group uses any free port, or "
-            f"choose another network with `%config Sky.interface`."
+            f"all ports between them in their firewalls, as a process group uses any free port"
+            f"{choose if takes_interface(provider) else ''}."
         )
 
 

@@ -74,6 +74,9 @@ class Slurm:
     python
         An interpreter on the nodes with the packages that ranks need, in place of the notebook's
         own or a new environment.
+    interface
+        The network interface for traffic between nodes, like ``"ib0"``; by default, the one that
+        routes to the head.
     grace
         Seconds after which nodes end if no notebook is connected and nothing runs.
     idle_timeout
@@ -97,6 +100,7 @@ class Slurm:
     conda: str | None = None
     container: str | None = None
     python: str | None = None
+    interface: str | None = None
     grace: float = 600.0
     idle_timeout: float | None = 3600.0
     complete: Completes | None = field(default=None, repr=False, compare=False)
@@ -289,6 +293,7 @@ class Slurm:
             own_job=own_job,
             complete=self.complete,
             python=self.python,
+            interface=self.interface,
         )
         machines = await start_agents(start, progress)
         return AddedNodes(machines, cluster.machines, credentials=alone)

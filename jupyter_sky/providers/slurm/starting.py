@@ -94,6 +94,8 @@ class Start:
         Completes their image where they turn out to have homes of their own; see `Slurm.complete`.
     python
         The interpreter that the user has named.
+    interface
+        The network interface that the user has named.
     """
 
     at: LoginNode
@@ -106,6 +108,7 @@ class Start:
     own_job: str | None
     complete: Completes | None = None
     python: str | None = None
+    interface: str | None = None
 
     @property
     def wanted(self) -> str:
@@ -121,6 +124,7 @@ class Start:
             self.cluster.agent_spec(self.grace, credentials),
             ranks=tuple(RankSpec(rank) for rank in node.ranks),
             peer=there[0].host if there and isinstance(there[0], SlurmMachine) else None,
+            interface=self.interface,
             notices="file",
             first_grace=first_grace(self.grace, self.request.container),
             **self.environment.of_the_agent(),

@@ -19,6 +19,9 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
+from jupyter_sky.notebook.cluster_factory import ClusterFactory
+from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.paths import home, of_the_user
 from jupyter_sky.providers.slurm import jobs, login, starting
 from jupyter_sky.providers.slurm import queue as slurm_queue
@@ -94,6 +97,21 @@ def test_a_job_becomes_a_cluster_and_ends_with_it(slurm: Path) -> None:
         cluster.down()
     until(lambda: not queue())
     until(lambda: not left(row.id))
+
+
+def test_the_interface_of_the_settings_is_that_of_nodes(slurm: Path) -> None:
+    factory = ClusterFactory(Sky(interface="lo"))
+    cluster = start("alone", provider=factory.provider(CellOptions(provider="slurm")), nodes=1)
+    try:
+        cells = Cells(cluster)
+        cells.run("import json, os")
+        assert cells.ask("json.loads(os.environ['COMPUTE_POOL'])['interface']") == ["lo"]
+    finally:
+        cluster.down()
+    factory = ClusterFactory(Sky(interface="ib7"))
+    with pytest.raises(SkyError, match="there is no interface ib7 with an address, but .*lo"):
+        start("alone", provider=factory.provider(CellOptions(provider="slurm")), nodes=1)
+    until(lambda: not queue())
 
 
 def test_what_users_have_set_for_slurms_commands(

@@ -214,6 +214,7 @@ def test_nodes_that_do_not_reach_each_other_are_named(lab: Lab, start) -> None:
     assert "lab3 does not reach lab2 at 10.213." in said
     assert "lab1 does not" not in said
     assert "Allow TCP on all ports between them" in said
+    assert said.endswith(", or choose another network with `%config Sky.interface`.")
     assert not any(host.processes("jupyter_sky") for host in lab.hosts)
 
 
