@@ -214,12 +214,11 @@ def _leave(run: BackgroundRun) -> None:
             run.result(STOPPED_WITHIN)  # its message says how it was stopped
         raise
     if run.done:
-        if run.has_next:
-            notice(
-                "the setup did not end well, and the run was not begun; `jupyter sky logs "
-                f"--cluster {name}` shows what it printed"
-            )
+        not_begun = "the setup did not end well, and the run was not begun"
+        over = not_begun if run.has_next else "over already"
+        notice(f"{over}; `jupyter sky logs --cluster {name}` shows what it printed")
         run.result()
+        return
     print(
         f"{name}: running in the background; `jupyter sky attach {name}` shows its output, "
         f"`jupyter sky interrupt --cluster {name}` stops it"

@@ -47,6 +47,28 @@ def test_what_follows_the_setup_runs_without_the_terminal(
     until(lambda: (tmp_path / "ran-0").exists() and (tmp_path / "ran-1").exists())
 
 
+FULL = ("sh", "-c", 'head -c 65536 /dev/zero; exec "$@"', "sh")
+"""Runs a command that waits with the first that it prints until it is read."""
+
+
+def test_a_run_that_is_over_is_not_said_to_go_on(
+    terminal: Terminal, cluster: str, tmp_path: Path
+) -> None:
+    (tmp_path / "task.yaml").write_text(f"setup: {SETUP}\nrun: echo all of it; touch ran\n")
+    words = ("launch", "task.yaml", "--background", "--cluster", cluster)
+    program = terminal.begin(*words, under=FULL)
+    place = Path(f"/proc/{program.pid}/wchan")
+    until(lambda: "pipe_write" in place.read_text())
+    (tmp_path / "go").touch()
+    until((tmp_path / "ran").exists)
+    until(lambda: "nothing is running" in terminal.sky("attach", cluster).stdout)
+    out, err = program.communicate()
+    assert (program.returncode, err) == (0, "")
+    shows = f"jupyter sky logs --cluster {cluster}"
+    assert out.endswith(f"\n{cluster}: over already; `{shows}` shows what it printed\n")
+    assert "all of it\n" in terminal.sky(*shows.split()[2:]).stdout
+
+
 def test_a_setup_that_fails_is_said(terminal: Terminal, cluster: str, tmp_path: Path) -> None:
     program = launch(terminal, cluster, f"{SETUP}; exit 9")
     (tmp_path / "go").touch()
