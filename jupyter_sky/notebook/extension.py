@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -12,6 +12,7 @@ from jupyter_sky.api import pools_up
 from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.client_plugins import ClientPlugins, SessionObserver
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
@@ -94,15 +95,15 @@ class Extension:
         for magics in self._shell.magics_manager.magics.values():
             magics.pop("sky", None)
             magics.pop("%sky", None)
-        self._close()
+        self._close(_unloaded)
         atexit.unregister(self._close)
 
-    def _close(self) -> None:
+    def _close(self, trouble: Callable[[str], SkyError | None] = lambda name: None) -> None:
         event_loop.finish(_FINISHED_WITHIN)
         pools_up.leave(self._publisher)
         self._publisher.close()
         self._plugins.close()
-        self.session.close()
+        self.session.close(trouble)
 
 
 class _ConnectedLine:
@@ -122,6 +123,13 @@ class _ConnectedLine:
 
     def disconnected(self, cluster: Cluster) -> None:
         """Say nothing."""
+
+
+def _unloaded(cluster: str) -> SkyError:
+    return SkyError(
+        f"jupyter_sky was unloaded: a run that has begun goes on, and `%sky attach {cluster}` "
+        "shows it; one that waited for its turn does not begin."
+    )
 
 
 _extensions: dict[InteractiveShell, Extension] = {}

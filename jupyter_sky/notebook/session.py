@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -311,10 +311,10 @@ class Session:
         left = f", but {owed_ends.sentence(untold, unattended)}" if untold else ""
         return f"{name}: ended{left or '; nothing is left running'}"
 
-    def close(self) -> None:
-        """Disconnect from all clusters; they stay up until their idle or grace time is over."""
+    def close(self, trouble: Callable[[str], SkyError | None] = lambda name: None) -> None:
+        """Leave all clusters, which stay up for their idle or grace time; runs get a trouble."""
         for cluster in self.connected_clusters():  # the sidebar's thread may end one meanwhile
-            cluster.close()
+            cluster.close(trouble(cluster.name))
         self._clusters.clear()
 
     def _start_options(self, name: str, options: CellOptions) -> CellOptions:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from jupyter_sky.cluster.inventory import registry
 from tests.node_processes import processes_of_node
 from tests.notebook.kernels import PATIENCE, LiveNotebook
+from tests.waiting import until
 
 
 def clusters(prefix: str) -> list[str]:
@@ -76,6 +79,37 @@ def test_the_extension_can_be_loaded_twice(pair: LiveNotebook) -> None:
     assert "already loaded" in cell.stdout
     pair.succeed("%reload_ext jupyter_sky")
     assert pair.succeed("%%sky\nprint(here)").stdout == "0\n"
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_background_run_that_the_extension_is_unloaded_under_says_so_and_goes_on(
+    opened: Callable[..., LiveNotebook], tmp_path: Path, is_over: bool
+) -> None:
+    notebook, go, end = opened("reloaded"), tmp_path / "go", tmp_path / "end"
+    notebook.succeed(
+        "%%sky --nodes 1 --plugin none --background --out x\nimport os, pathlib, time\n"
+        f"print('here', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+        f"x = 5\npathlib.Path({str(end)!r}).touch()"
+    )
+    notebook.succeed("begun = _\nwhile 'here' not in begun.output: pass")
+    notebook.succeed("%%sky --background\npass")
+    notebook.succeed("waits = _")
+    notebook.succeed("%unload_ext jupyter_sky")
+    [name] = clusters("reloaded-")
+    for cell in ("begun.result()", "waits.result()", "await begun"):
+        said = notebook.run(cell).traceback
+        assert "SkyError: jupyter_sky was unloaded: a run that has begun goes on" in said
+        assert f"`%sky attach {name}` shows it; one that waited for its turn does not begin" in said
+    if is_over:
+        go.touch()
+        until(end.exists)
+    attached = notebook.start(f"%load_ext jupyter_sky\n%sky attach {name}")
+    if not is_over:
+        notebook.until(attached, lambda cell: "here" in cell.stdout)
+        go.touch()
+    assert "here" in notebook.finish(attached).stdout
+    assert "did not run" not in str(attached.shown)
+    assert notebook.value("x") == 5
 
 
 def test_a_cluster_whose_agent_is_killed_is_lost_in_one_line_and_started_anew(opened) -> None:
