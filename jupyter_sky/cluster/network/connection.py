@@ -84,8 +84,8 @@ class Connection:
         When the link broke, by the loop's clock; ``None`` while there is one.
     trouble, is_shut_out, stands_still, is_stopped, loss
         Why there is no link; if the user has to act; if nothing runs; if it is off; later errors.
-    uploads
-        Sends blobs, and knows which ones the node has.
+    events, uploads
+        Takes the agent's events; sends blobs, and knows which ones the node has.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Connection:
             lambda events: listener.on_ranks_done(self, events),
             lambda ranks: listener.on_foreign_ranks(self, ranks),
         )
-        self._events = Events(taking, self._context.ends, None if visits else self._seen)
+        self.events = Events(taking, self._context.ends, None if visits else self._seen)
         self.machine = machine
         self.broken_since: float | None = None
         self.trouble, self.is_shut_out, self.stands_still = "", False, False
@@ -131,7 +131,7 @@ class Connection:
         self._machine = machine
         # Kept, because it is needed for each event.
         self.ranks = frozenset(rank for node in machine.nodes for rank in node.ranks)
-        self._events.ranks = self.ranks
+        self.events.ranks = self.ranks
 
     @property
     def name(self) -> str:
@@ -146,7 +146,7 @@ class Connection:
     @property
     def is_repeating(self) -> bool:
         """Whether the effect of the event that is being taken was known when it connected."""
-        return not self._over and self._events.last <= self._events.known
+        return not self._over and self.events.last <= self.events.known
 
     @property
     def is_up(self) -> bool:
@@ -173,7 +173,7 @@ class Connection:
         OSError
             When it cannot be reached.
         """
-        self._events.last, self._follows = since or 0, since is not None
+        self.events.last, self._follows = since or 0, since is not None
         welcome = await self._greet()
         if self._over:
             # Closed meanwhile: an open link would look to the node like a notebook that uses it.
@@ -187,7 +187,7 @@ class Connection:
 
     def follow(self, since: int, known: int) -> None:
         """Ask for the events after number ``since``; the effect of those to ``known`` is known."""
-        self._events.last, self._events.known, self._follows = since, known, True
+        self.events.last, self.events.known, self._follows = since, known, True
         if self._link:
             self._link.send({"op": "follow", "since": since})
 
@@ -222,7 +222,7 @@ class Connection:
         )
         hello: Hello = {
             "op": "hello",
-            "since": self._events.last if self._follows else None,
+            "since": self.events.last if self._follows else None,
             "token": self._token,
             "blobs": self.uploads.known,
             "visits": self._visits,
@@ -335,7 +335,7 @@ class Connection:
             answer.set_exception(self.loss)
             return
         # Its event that the run has begun is news to other notebooks only.
-        self._events.posted = shared.fields.get("run")
+        self.events.posted = shared.fields.get("run")
         number = self._requests.new_number()
         own = {**own, **self._seen.news()}
         encoded = self._requests.add(number, own, answer, pending.ANSWER_WITHIN, None, shared)
@@ -367,7 +367,7 @@ class Connection:
     def _receive(self, message: Message, payload: memoryview) -> None:
         self._downloads.acknowledge(message)
         if "event" in message:
-            self._events.receive(message)
+            self.events.receive(message)
         if "re" in message:
             has_payload = payload or "payload" in message
             self._requests.on_answer({**message, "payload": payload} if has_payload else message)

@@ -20,7 +20,7 @@ from jupyter_sky.transport.protocol.events import RankDone, RankExited, Told
 from jupyter_sky.transport.tasks import BackgroundTasks
 
 ENDED_WITHIN = 30.0
-"""Seconds after a rank should have been killed in which its node tells that it has ended."""
+"""Seconds without an event, after a rank should have been killed, in which its end is told."""
 
 _FINISHED_WITHIN = 1.0
 """Seconds for requests to leave when this kernel leaves the cluster."""
@@ -137,15 +137,27 @@ class QuietRequests:
             await request_quietly(connection, "interrupt", run=run, deadline=deadline)
         finally:
             self._unanswered.remove(asked)
-        loop = asyncio.get_running_loop()
-        loop.call_later(deadline + ENDED_WITHIN, self._end_untold, connection, run)
+        asyncio.get_running_loop().call_later(deadline, self._end_untold, connection, run)
 
-    def _end_untold(self, connection: Connection, run: str) -> None:
-        """End a stopped run where its node does not tell the end; else nothing could begin."""
+    def _end_untold(self, connection: Connection, run: str, known: int = -1) -> None:
+        """End a stopped run where its node does not tell the end; else nothing could begin.
+
+        Parameters
+        ----------
+        connection, run
+            The connection to the node, and the run.
+        known
+            Number of the last event that had come `ENDED_WITHIN` before.
+        """
         controller = self._controller
         busy = [each.rank for each in controller.state.ranks if each.run == run]
         ranks = connection.ranks.intersection(busy)
         if not ranks or not connection.is_up:
+            return
+        if (last := connection.events.last) != known:
+            # The end may be behind what ranks have printed, which comes after the node's answers.
+            loop = asyncio.get_running_loop()
+            loop.call_later(ENDED_WITHIN, self._end_untold, connection, run, last)
             return
         text = f"{connection.name} does not tell the end of a run that was stopped: it was ended"
         controller.notify(text)
