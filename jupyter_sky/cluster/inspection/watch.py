@@ -24,9 +24,12 @@ class Watched(Protocol):
     ----------
     over
         Set when it is over.
+    sent
+        Whether it was sent to its ranks; if not, what they wait in is another's.
     """
 
     over: asyncio.Event
+    sent: bool
 
     @property
     def is_ending(self) -> bool:
@@ -63,8 +66,10 @@ def watch(controller: Controller, run: Watched, hang_after: float) -> asyncio.Ti
 
 async def _watch(controller: Controller, run: Watched, hang_after: float, pause: float) -> None:
     while not run.over.is_set() and not run.is_ending:
-        found = await inspect_waiting(controller, min(_WORTH_KEEPING, hang_after / 2))
-        if not run.over.is_set() and not run.is_ending:
+        found = None
+        if run.sent:
+            found = await inspect_waiting(controller, min(_WORTH_KEEPING, hang_after / 2))
+        if run.sent and not run.over.is_set() and not run.is_ending:
             run.on_where(found, found is not None and found.seconds >= hang_after)
             controller.wake()
         with contextlib.suppress(TimeoutError):

@@ -351,8 +351,8 @@ class RunHandle:
         """
         prompts = self._run.prompts
         while True:
-            if limit is not None and self._run.sent:
-                until = self._run.began + limit
+            if limit is not None:  # looked up anew, as another notebook may have been first
+                until = self._run.began + limit if self._run.sent else None
             left = _SLICE if callbacks.have_begun and not prompts.open else _SHORT_SLICE
             if until is not None:
                 left = min(left, until - time.monotonic())

@@ -140,7 +140,6 @@ class RunRecorder:
     started: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
-        self._has_begun = False
         self._began_empty: frozenset[int] = frozenset()
         self._counted_from = time.monotonic()
         self._seconds: float | None = None
@@ -158,7 +157,7 @@ class RunRecorder:
     def begin(self, restarted: Iterable[int]) -> None:
         """Record that ranks begin the run; those in ``restarted`` have new processes."""
         ago = time.monotonic() - self.run.began  # another kernel may have begun it long ago
-        self._has_begun, self.started = True, time.time() - ago
+        self.started = time.time() - ago
         self._counted_from = self.run.began
         if self.run.task.attempt.number == 1:  # in further attempts, ranks are meant to be new
             self._began_empty |= frozenset(restarted)
@@ -214,7 +213,7 @@ class RunRecorder:
         talk = self.run.talk
         return RunRecord(
             view=self._view(talk.progress if talk else next(iter(progress.values()), None)),
-            has_begun=self._has_begun,
+            has_begun=self.run.sent,
             ranks=dict(self._ranks),
             restarted=frozenset(self.restarted),
             began_empty=self._began_empty,
@@ -273,7 +272,7 @@ class RunRecorder:
         if not run.finished:
             # A run that is only on its way to the ranks should not flash as waiting.
             leaves = not run.in_background and self._elapsed() < _ON_ITS_WAY
-            return RunState.RUNNING if self._has_begun or leaves else RunState.WAITING
+            return RunState.RUNNING if run.sent or leaves else RunState.WAITING
         if run.stopped:
             return RunState.INTERRUPTED
         return RunState.ERROR if run.failed else RunState.OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,42 @@ def test_what_needs_an_idle_cluster_does_not_slip_between_two_runs(
     waits.check()
     until(lambda: not mine.state.is_in_use)
     mine.plugins.check_idle()
+
+
+def test_a_run_waits_again_where_another_notebook_was_first(
+    kernels: list[Cluster], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mine, other, _ = kernels
+    connection = other._scheduler.controller.connections[0]
+    post, may_begin = connection.post, threading.Event()
+
+    def post_later(*request: Any) -> None:
+        if may_begin.is_set():
+            post(*request)
+        else:
+            asyncio.get_running_loop().call_later(0.01, post_later, *request)
+
+    monkeypatch.setattr(connection, "post", post_later)
+    go, limit = tmp_path / "go", 5.0
+    ticks: list[bool] = []
+    run = other.run(Task((0, 1), code="pass"))
+    following = threading.Thread(
+        target=partial(run.follow, timeout=limit, tick=lambda: ticks.append(run.sent))
+    )
+    following.start()
+    until(lambda: ticks.count(True) > 1)  # so that its time is being counted
+    would_end = time.monotonic() + limit
+    holds = mine.run(Task((0, 1), code=until_told(go)))
+    holds.begin()
+    until(lambda: busy_with(mine, holds.id))
+    may_begin.set()
+    until(lambda: other.snapshot(run=run.id)["run"]["state"] == "waiting")
+    until(lambda: time.monotonic() > would_end)
+    assert not run.finished
+    go.touch()
+    following.join()
+    run.check()
+    assert not run.stopped
 
 
 def test_a_notebook_that_is_gone_keeps_nobody_waiting(
