@@ -74,7 +74,7 @@ class CallServer:
 
     def _serve(self, workers: int) -> None:
         try:
-            self._workers = [_Worker(self, self._rank.tell) for _ in range(workers)]
+            self._workers = [_Worker(self, self._tell) for _ in range(workers)]
             while (told := self._next()) and told["kind"] != "end":
                 if told["kind"] != "call":
                     self._pass_on(told)
@@ -246,15 +246,18 @@ class CallServer:
 
     def _say(self, event: Told) -> None:
         streams.flush()
+        try:
+            self._tell(event)
+        except Exception as trouble:  # above all, it is too large for a message
+            error = RuntimeError(f"what came of it cannot be sent: {trouble}")
+            told: Any = {"number": event.number}
+            self._tell(self._failed(told, error))
+
+    def _tell(self, event: Told) -> None:
+        """Tell the notebook something, unless the run is over: then that would look forged."""
         with self._closing:
-            # After the end of the run, nobody wants a thread's message any more.
             if not self._is_over:
-                try:
-                    self._rank.tell(event)
-                except Exception as trouble:  # above all, it is too large for a message
-                    error = RuntimeError(f"what came of it cannot be sent: {trouble}")
-                    told: Any = {"number": event.number}
-                    self._rank.tell(self._failed(told, error))
+                self._rank.tell(event)
 
     # In threads
 
@@ -303,7 +306,7 @@ class CallServer:
         # The child inherits the lock in its present state and needs it to report errors. Only the
         # forking thread continues in the child, so a lock held by another would never be released.
         with self._reporting:
-            return CallProcess(self.answer_aside, self._rank.tell, self._rank.folder)
+            return CallProcess(self.answer_aside, self._tell, self._rank.folder)
 
     def _end_call(self, told: TellCommand) -> None:
         cancelling.end(self._run, told["number"])
