@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from jupyter_sky.node.blobs.partial_blob import new_part
+from jupyter_sky.node.forking.fork_server import PR_SET_CHILD_SUBREAPER
 from jupyter_sky.node.rank.calls.process import CallProcess, Mail
 from tests.node_processes import is_there
 from tests.waiting import PATIENCE, until
@@ -55,6 +57,40 @@ def test_what_a_call_has_started_ends_with_its_process(tmp_path: Path, how: str)
         assert not thread.is_alive()
         if how == "over":
             process.end()
+        until(lambda: not is_there(started))
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            started.kill()
+        process.end()
+
+
+@pytest.fixture
+def adopts_orphans() -> Iterator[None]:
+    """This process has the orphans of those below it, as a fork server has."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    yield
+    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.mark.usefixtures("adopts_orphans")
+def test_what_a_call_has_started_ends_where_stop_has_ended_its_process(tmp_path: Path) -> None:
+    place = tmp_path / "pid"
+
+    def call(*_: object) -> Any:
+        started = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        place.with_suffix(".part").write_text(str(started.pid))
+        place.with_suffix(".part").rename(place)
+        started.wait()
+
+    process = CallProcess(call, print, tmp_path)
+    thread = threading.Thread(target=process.call, args=(CALL, None, Mail()), daemon=True)
+    thread.start()
+    until(place.exists)
+    started = psutil.Process(int(place.read_text()))
+    try:
+        os.kill(process._process.pid or 0, signal.SIGINT)
+        thread.join(PATIENCE)
         until(lambda: not is_there(started))
     finally:
         with suppress(psutil.NoSuchProcess):

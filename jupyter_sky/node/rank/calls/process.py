@@ -10,6 +10,7 @@ import select
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ _READ = 64 * 1024
 
 _CLEANERS = ("resource_tracker", "torch_shm_manager")
 """What is in the commands of helpers of Python, joblib and torch."""
+
+_CALL_OF = "JUPYTER_SKY_CALL"
+"""The variable that tells which of these processes has started another one."""
 
 _LOOK_EVERY = 1.0
 """Seconds between two looks whether a process has ended: its children keep its pipe open."""
@@ -68,12 +72,13 @@ class CallProcess:
         self._tell = tell
         self._folder = folder
         self.is_over = False
+        self._mark = uuid.uuid4().hex
         forks = multiprocessing.get_context("fork")
         with _forking, streams.nobody_writes():
             streams.flush()  # otherwise the child would have them, too
             self._pipe, theirs = forks.Pipe()
             self._printed = _Printed()
-            arguments = (answer, theirs, self._printed.theirs)
+            arguments = (answer, theirs, self._printed.theirs, self._mark)
             self._process = forks.Process(target=_serve, args=arguments, daemon=True)
             try:
                 self._process.start()
@@ -136,6 +141,8 @@ class CallProcess:
         self._pipe.close()
         self._kill()
         self._process.join(_END_WITHIN)
+        if self._process.exitcode != -signal.SIGKILL:
+            _kill_left(self._mark)
         drop_unfinished(self._folder, self._process.pid or 0)
         self._printed.drain()
         self._printed.call = 0
@@ -151,6 +158,18 @@ class CallProcess:
         for each in started:
             with contextlib.suppress(psutil.Error, OSError):
                 each.kill()
+
+
+def _kill_left(mark: str) -> None:
+    """Kill what a process has started that had ended before it was killed, as by Stop.
+
+    What was its child is the fork server's by then, whose child this rank is.
+    """
+    with contextlib.suppress(psutil.Error, OSError):
+        for each in psutil.Process(os.getppid()).children(recursive=True):
+            with contextlib.suppress(psutil.Error, OSError):
+                if each.environ().get(_CALL_OF) == mark and not _cleans_up(each):
+                    each.kill()
 
 
 def _cleans_up(process: psutil.Process) -> bool:
@@ -223,7 +242,7 @@ class _Printed:
         return not data
 
 
-def _serve(answer: Answer, pipe: Any, printed: Sequence[int]) -> None:
+def _serve(answer: Answer, pipe: Any, printed: Sequence[int], mark: str) -> None:
     def wait() -> TellFields | None:
         pipe.send(_NEXT)
         told: TellFields | None = pipe.recv()
@@ -232,6 +251,7 @@ def _serve(answer: Answer, pipe: Any, printed: Sequence[int]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # A call may start processes, as workers of a DataLoader. To this rank it stays a daemon.
     multiprocessing.current_process().daemon = False
+    os.environ[_CALL_OF] = mark
     draw_seeds()
     for fd, pipe_end in zip((1, 2), printed, strict=True):
         os.dup2(pipe_end, fd)
