@@ -125,7 +125,7 @@ class AWS(Settings):
     async def release_machines(
         self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
     ) -> None:
-        """Terminate instances, and wait until AWS confirms it."""
+        """Terminate instances, and wait until AWS confirms that they cost nothing more."""
         by_cluster: dict[tuple[str, str], list[str]] = {}
         for each in map(_instance, machines):
             by_cluster.setdefault((each.location, each.cluster), []).append(each.id)

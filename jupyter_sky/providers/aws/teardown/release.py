@@ -19,8 +19,8 @@ from jupyter_sky.providers.aws.ec2.user_data import FIRST_SIGN_WITHIN
 from jupyter_sky.providers.aws.errors import UNREACHABLE, AWSError, explain_errors
 from jupyter_sky.providers.aws.tags import REQUEST, name_of
 from jupyter_sky.providers.aws.teardown.resources import (
+    COSTLY,
     INSTANCES,
-    LIVING,
     EC2Resources,
     look,
 )
@@ -61,7 +61,9 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
 
 @mfa.without_questions()
 def terminate(clients: Clients, identity: str, instances: Sequence[str], request: str = "") -> None:
-    """Terminate some of a cluster's instances, and wait until they are verified to be gone.
+    """Terminate some of a cluster's instances, and wait until they verifiably cost nothing.
+
+    They may still shut down then, for which large ones take minutes: the cluster goes on meanwhile.
 
     Parameters
     ----------
@@ -83,10 +85,10 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
         ending, troubles = end_instances(clients.ec2, identity, left)
         try:
             unknown = still_unknown(identity, ending)
-            living = _living(clients, left, request)
-            if set(living) - set(left):
+            costly = _costly(clients, left, request)
+            if set(costly) - set(left):
                 rented.stop_expecting(identity)
-            left = list(dict.fromkeys([*living, *unknown]))
+            left = list(dict.fromkeys([*costly, *unknown]))
         except AWSError as error:
             left = left if troubles else ending
             troubles = troubles or ([error] if not left and request else [])
@@ -262,15 +264,15 @@ class _Step:
                 self.refused.append(error)
 
 
-def _living(clients: Clients, ids: Sequence[str], request: str) -> list[str]:
-    """Return which of some instances exist, including those made by a request."""
+def _costly(clients: Clients, ids: Sequence[str], request: str) -> list[str]:
+    """Return which of some instances cost something, including those made by a request."""
     wanted = [{"Name": "instance-id", "Values": list(ids)}] * bool(ids)
     wanted += [{"Name": f"tag:{REQUEST}", "Values": [request]}] * bool(request)
-    living = {"Name": "instance-state-name", "Values": list(LIVING)}
+    costly = {"Name": "instance-state-name", "Values": list(COSTLY)}
     found: list[str] = []
     with explain_errors():
         for each in wanted:
-            pages = clients.ec2.get_paginator("describe_instances").paginate(Filters=[each, living])
+            pages = clients.ec2.get_paginator("describe_instances").paginate(Filters=[each, costly])
             found += pages.search("Reservations[].Instances[].InstanceId")
     return list(dict.fromkeys(found))
 

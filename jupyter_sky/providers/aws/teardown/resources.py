@@ -11,7 +11,10 @@ from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.errors import UNREACHABLE, AWSError, explain_errors
 from jupyter_sky.providers.aws.tags import BY, ID, NAME, OWNER, USER, made_at, tags_of
 
-LIVING = ("pending", "running", "shutting-down", "stopping", "stopped")
+COSTLY = ("pending", "running", "stopping", "stopped")
+"""States of instances that cost something, if only for their disks."""
+
+LIVING = (*COSTLY, "shutting-down")
 """States of instances that may still be there."""
 
 INSTANCES = "instances"

@@ -11,6 +11,7 @@ from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import power
 from jupyter_sky.providers.aws.ec2.launch import wait_for_addresses
+from jupyter_sky.providers.aws.teardown import release
 from tests.providers.aws.stand_in.account import IMAGE, Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.faults import denying
 
@@ -59,6 +60,39 @@ def test_what_has_been_started_may_be_said_to_be_stopped_for_a_moment(
             wait_for_addresses(
                 clients, ids, True, "x", lambda text: None, were_stopped=were_stopped
             )
+
+
+def test_one_that_shuts_down_is_not_waited_for(
+    clients: Clients, account: Account, ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large ones take minutes for that, in which another has taken their place."""
+    is_told = False
+
+    def shut_down(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        nonlocal is_told
+        is_told = is_told or call.action == "TerminateInstances"
+        if call.action == "TerminateInstances":
+            states = "<currentState><code>32</code><name>shutting-down</name></currentState>"
+            items = "".join(f"<item><instanceId>{each}</instanceId>{states}</item>" for each in ids)
+            return Answer(
+                f"<TerminateInstancesResponse><instancesSet>{items}</instancesSet>"
+                "</TerminateInstancesResponse>".encode()
+            )
+        asked = call.params.values()
+        if call.action != "DescribeInstances" or not is_told:
+            return carry_out()
+        if "running" in asked and "shutting-down" not in asked:
+            return Answer(
+                b"<DescribeInstancesResponse><reservationSet/></DescribeInstancesResponse>"
+            )
+        answer = carry_out()
+        answer.body = answer.body.replace(b"<name>running</name>", b"<name>shutting-down</name>")
+        return answer
+
+    monkeypatch.setattr(release, "GONE_WITHIN", 1.0)
+    account.fault = shut_down
+    release.terminate(clients, "0badcafe", ids)
+    assert is_told
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
