@@ -89,8 +89,12 @@ class LaunchRequest:
     besides: Besides
 
     def is_placed(self, offer: InstanceOffer) -> bool:
-        """Return whether instances of that type are placed close together."""
-        return offer.type.clusters and self.together and self.placement
+        """Return whether instances of that type are placed close together, by a group of ours.
+
+        AWS places those of a Capacity Block by itself, and refuses a group.
+        """
+        is_possible = offer.type.clusters and not offer.is_block
+        return is_possible and self.together and self.placement
 
     def login_source(self, subnet: Subnet) -> str | None:
         """Return who logs in at a port, as CIDR; ``None`` if that is nobody, or not known.

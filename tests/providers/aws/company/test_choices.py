@@ -284,7 +284,11 @@ def test_a_capacity_block_is_paid_already(account: Account, subnet: str, left: L
     with pytest.raises(Booting):
         start(subnet, capacity_reservation="cr-0b")
     assert started[0]["InstanceMarketOptions.MarketType"] == "capacity-block"
+    # AWS places what is in a block, and refuses a placement group of ours.
+    assert "Placement.GroupName" not in started[0]
+    assert "CreatePlacementGroup" not in account.actions
     plan = provider(subnet, capacity_reservation="cr-0b").plan(SPEC)
+    assert "placement group" not in plan
     assert "for $0.0438 an hour beside the Capacity Block" in plan
     account.reservations = {
         "cr-0b": {**block, "state": "scheduled", "startDate": "2026-12-01T11:30:00.000Z"}
