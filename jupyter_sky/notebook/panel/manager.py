@@ -116,9 +116,10 @@ class PanelManager:
 
     def _remember(self, cluster: Cluster, run: str) -> Callable[[], Snapshot]:
         """Let pages ask to stop a run, and return a function that gives its snapshots."""
-        self._clusters[run] = cluster
-        if len(self._clusters) > _REMEMBERED:
-            del self._clusters[next(iter(self._clusters))]
+        with self._lock:  # runs in the background go on in threads of their own
+            self._clusters[run] = cluster
+            if len(self._clusters) > _REMEMBERED:
+                del self._clusters[next(iter(self._clusters))]
         return partial(cluster.snapshot, None, run)
 
     def show(self, cluster: Cluster) -> bool:
@@ -139,10 +140,10 @@ class PanelManager:
         match request:
             case {"kind": "open", "open": bool(is_open)}:
                 self._is_open = is_open
-            case {"kind": "stop", "run": str(run)} if run in self._clusters:
-                self._clusters[run].interrupt_run(run)
-            case {"kind": "where", "run": str(run)} if run in self._clusters:
-                show_where(self._clusters[run])
+            case {"kind": "stop", "run": str(run)} if cluster := self._clusters.get(run):
+                cluster.interrupt_run(run)
+            case {"kind": "where", "run": str(run)} if cluster := self._clusters.get(run):
+                show_where(cluster)
             case _:
                 for panel in list(self._panels.values()):
                     panel.handle_message(request)
@@ -150,7 +151,8 @@ class PanelManager:
     def settle(self, cluster: Cluster) -> None:
         """Show the final state of a cluster that has ended, and stop following it."""
         self._known.discard(cluster.id)
-        self._clusters = {run: of for run, of in self._clusters.items() if of is not cluster}
+        with self._lock:
+            self._clusters = {run: of for run, of in self._clusters.items() if of is not cluster}
         if panel := self._panels.pop(cluster.id, None):
             panel.finish()
 

@@ -6,6 +6,7 @@ import io
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,6 +65,28 @@ def test_a_terminal_shows_once_how_a_run_has_ended(monkeypatch: pytest.MonkeyPat
     strip.goes_on(lambda: changed(snapshot(), run={"state": "running", "seconds": 9.0}))
     strip.finish()  # after a Stop that some rank does not hear: what is raised says so
     assert screen.getvalue() == before
+
+
+def test_clusters_end_while_runs_go_on_in_threads() -> None:
+    usual = sys.getswitchinterval()
+    terminal: Any = SimpleNamespace()  # a shell without a kernel
+    clusters: Any = [SimpleNamespace(id=each, snapshot=lambda *which: snapshot()) for each in "ab"]
+    panels = PanelManager(terminal, Sky())
+    strip = panels.strip(clusters[0], "first")
+
+    def go_on() -> None:  # as further attempts do
+        for number in range(20_000):
+            panels.go_on(strip, clusters[0], str(number))
+
+    try:
+        sys.setswitchinterval(1e-6)
+        with ThreadPoolExecutor(1) as pool:
+            going = pool.submit(go_on)
+            while not going.done():
+                panels.settle(clusters[1])
+            going.result()
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def test_it_comes_before_what_the_cell_prints(notebook: LiveNotebook, tmp_path: Path) -> None:
