@@ -71,10 +71,12 @@ def start(context: CommandContext, options: Namespace) -> None:
             raise Interrupted(f"{stop}") from None
         except KeyboardInterrupt:
             raise Interrupted(f"the start of {name} was ended; it stays stopped.") from None
-        progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s{without}")
+        try:
+            progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s{without}")
+        finally:  # also where nobody reads it, or at Ctrl-C: who ends clusters has to know it
+            session.connect(cluster, typed, is_new=True)
+            session.make_current(cluster)
     row_updates.record_variables(cluster.id, spec.image.env)
-    session.connect(cluster, typed, is_new=True)
-    session.make_current(cluster)
 
 
 def stop_cluster(session: Session, cluster: Cluster, say: Callable[[str], None]) -> str:

@@ -25,6 +25,18 @@ def notebook(machines: Machines, clients: Clients, tmp_path: Path) -> Iterator[L
         made.run("%sky down train")
 
 
+AT_UP = """\
+import os, signal, sys
+
+def stop_at_up(frame, event, value):
+    if event == "return" and frame.f_code.co_name == "describe":
+        sys.setprofile(None)
+        os.kill(os.getpid(), signal.SIGINT)
+
+sys.setprofile(stop_at_up)
+"""
+
+
 def test_stop_and_start(
     notebook: LiveNotebook, machines: Machines, left: Callable[[], list[str]], tmp_path: Path
 ) -> None:
@@ -69,7 +81,11 @@ def test_stop_and_start(
     # A terminal stops it, which the notebook may not have noticed when it starts it again.
     stopped = notebook.succeed(f"!{sys.executable} -m jupyter_sky stop train").stdout
     assert "train: stopped; its disks cost $0.0" in stopped
-    assert "ready in" in notebook.succeed("%sky start train").shown[-1]
+    # Ctrl-C in the moment in which it is up leaves it to the notebook, which knows it.
+    notebook.succeed(AT_UP)
+    assert "`%sky start` was stopped" in notebook.run("%sky start train").sentence
+    shown = notebook.succeed("%%sky --cluster train\npass").shown
+    assert not any("connected again" in each for each in shown)
     # What a terminal starts is ended before long if nobody uses it, which is said.
     profile = tmp_path / "profile_default"
     profile.mkdir()
