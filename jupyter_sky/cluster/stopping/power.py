@@ -147,14 +147,15 @@ async def _stop(controller: Controller, cost: DiskCost) -> None:
     except BaseException:
         controller.state = replace(controller.state, phase=before)
         raise
-    name = controller.spec.name
-    controller.loss = ClusterLost(stops.sentence(name))
+    stopped = time.time()
+    controller.cost.end(stopped)
+    controller.loss = ClusterLost(stops.sentence(controller.spec.name))
     controller.listener.on_end(controller.loss)
     controller.close()
     controller.wake()
     # If it cannot be written, examining the machines shows it as well.
     with contextlib.suppress(registry.RegistryError):
-        await blocking(stops.record_stop, controller.id, time.time(), cost)
+        await blocking(stops.record_stop, controller.id, stopped, cost)
 
 
 async def _start(

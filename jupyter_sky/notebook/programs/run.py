@@ -170,8 +170,13 @@ class _Program:
 
     def connected(self, cluster: Cluster, is_new: bool) -> None:
         """Remember a cluster that was started here: it ends with the program."""
-        if is_new:
-            self._clusters[cluster.name] = cluster
+        if not is_new:
+            return
+        former = self._clusters.get(cluster.name)
+        # One that was stopped and started again goes on counting; another was lost.
+        if former and former.id != cluster.id:
+            self._count(former)
+        self._clusters[cluster.name] = cluster
 
     def ending(self, cluster: Cluster) -> None:
         """Add up its cost."""
@@ -269,7 +274,6 @@ class _Program:
         for cluster in stay.values():
             if not _is_stopped(cluster.name):
                 self._say(stays_up(cluster))
-            self._count(cluster)
         for name in self._names():
             if _is_stopped(name):  # with `%sky stop`, which keeps its disks
                 self._say(f"{name} stays stopped: `jupyter sky start {name}` starts it again")
@@ -282,6 +286,8 @@ class _Program:
             except Exception as error:  # of any kind: the others cost money, too
                 self._say(f"{name}: {error}" if not isinstance(error, SkyError) else str(error))
                 self.status = self.status or _FAILED
+        for cluster in self._clusters.values():  # those that have not ended here, as stopped ones
+            self._count(cluster)
         took = format_elapsed(time.monotonic() - self._began)
         cost = "".join(f", {format_cost(each, unit)}" for unit, each in self._spent.items() if each)
         how = "finished" if not self.status else f"ended with status {self.status}"

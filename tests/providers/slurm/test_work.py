@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from tests.notebook.kernels import LiveNotebook
@@ -102,6 +105,37 @@ def test_a_script_runs_under_torchrun_and_a_cell_is_queued_again(
     assert "nothing is left running" in notebook.succeed("%sky down").stdout
     until(lambda: not queue())
     assert not without_owner()
+
+
+LOSES = """\
+%%sky --provider slurm --nodes 1 --plugin none --cluster train
+import os, time
+os.system("scancel " + os.environ["SLURM_JOB_ID"])
+time.sleep(600)
+"""
+
+
+def test_the_cost_of_a_program_has_that_of_a_cluster_that_another_has_replaced(
+    slurm: Path, tmp_path: Path
+) -> None:
+    cells = [
+        nbformat.v4.new_code_cell(LOSES, metadata={"tags": ["raises-exception"]}),
+        nbformat.v4.new_code_cell(
+            "%%sky --provider local --nodes 1 --plugin none --cluster train\nprint('here')"
+        ),
+    ]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "program.ipynb")
+    command = [sys.executable, "-m", "jupyter_sky", "run", "program.ipynb"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert "here" in done.stdout, done.stderr
+    finished = done.stderr.splitlines()[-1]
+    assert re.search(r"finished after 2 cells and .*, (< )?0\.\d+ node hours$", finished)
 
 
 @pytest.fixture

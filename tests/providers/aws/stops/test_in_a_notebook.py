@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -118,4 +119,5 @@ def test_a_program_leaves_what_it_has_stopped(
     line = f"!{sys.executable} -m jupyter_sky run {tmp_path / 'program.ipynb'}"
     said = notebook.succeed(line).stdout
     assert "train stays stopped: `jupyter sky start train` starts it again" in said
+    assert re.search(r"finished after 3 cells and .*, (< )?\$0\.\d+\s*$", said)
     assert "its disks cost $0.0" in notebook.succeed("%sky status").stdout
