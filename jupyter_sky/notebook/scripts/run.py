@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -14,7 +15,7 @@ from IPython.display import DisplayHandle
 from jupyter_sky.analysis.cell_title import shell_title
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.cluster.runs.task import Attempt, Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count, without_secrets
 from jupyter_sky.notebook.cells.queued_run import QueuedRun, when_up
@@ -255,10 +256,17 @@ def run_script(
         made = BackgroundRun(run, name, strip, _bind_nothing, options.timeout, then=next_one)
         made.begin(sending)
         return made
-    display = options.display
-    follow(shell, session.panels, cluster, run, options.timeout, sending, display=display)
+    left, display = options.timeout, options.display
+    follow(shell, session.panels, cluster, run, left, sending, display=display)
     run.check()
-    return run_script(shell, session, cluster, options, then) if then else None
+    if then:
+        if left is not None:  # for both together, as in the background
+            left = max(0.0, run.began + left - time.monotonic())
+        task, sending = _task(shell, cluster, options, then)
+        run = cluster.run(task)
+        follow(shell, session.panels, cluster, run, left, sending, display=display)
+        run.check()
+    return None
 
 
 def _bind_nothing(run: RunHandle, values: dict[int, Any]) -> dict[str, Any]:
@@ -293,6 +301,7 @@ def _task(
         blobs=blobs,
         show=on_nodes_of(cluster, ranks, shown),
         title=without_secrets(script.title),
+        attempt=Attempt(timeout=options.timeout),  # which an error names, not what is left of it
         program=program_words(shell),
     )
     return task, leaving

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_sky.cluster.errors import TimedOut
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import ScriptFailed, UsageError
 from jupyter_sky.notebook.options.definitions import CellOptions
@@ -80,6 +81,17 @@ def test_a_task_with_setup_and_files(notebook: Notebook, folder: Path) -> None:
     (folder / "many.yaml").write_text("num_nodes: 9\nrun: echo")
     with pytest.raises(UsageError, match="num_nodes is 9, but cluster .* has 3 nodes: ask for"):
         notebook.run("%sky launch many.yaml")
+
+
+@pytest.mark.parametrize("background", ["", " --background"])
+def test_setup_and_run_have_one_time_limit(
+    notebook: Notebook, folder: Path, background: str
+) -> None:
+    (folder / "slow.yaml").write_text("setup: sleep 1.5\nrun: sleep 1.5")
+    launch = f"launch slow.yaml --timeout 2{background}"
+    with pytest.raises(TimedOut, match="^the time limit of 2 s is over"):
+        notebook.run(f"begun = get_ipython().run_line_magic('sky', {launch!r})")
+        notebook.run("begun.result()")
 
 
 def test_files_of_similar_names_are_all_there(notebook: Notebook, folder: Path) -> None:
