@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 
 import pytest
 
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import orphans, registry
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile
 from jupyter_sky.cluster.inventory.storage import processes
+from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers import providers
 from tests.notebook.conftest import Notebook
 
 pytestmark = pytest.mark.usefixtures("own_registry")
@@ -88,3 +92,23 @@ def test_who_adds_machines_on_a_computer_that_is_gone_keeps_none_for_ever() -> N
     assert may_grow(hours_ago=1)
     assert not may_grow(hours_ago=4)
     registry.remove("0000000c")
+
+
+def test_who_scales_a_cluster_on_another_computer_is_waited_for_but_not_for_ever() -> None:
+    registry.record("0000000d", "queued", "slurm", {"nodes": 2})
+    joining = {"nodes": []}
+
+    def attach(minutes_ago: float) -> None:
+        since = time.time() - 60 * minutes_ago
+        # Another login node, which may have a process of the same number.
+        by = {"computer": "login2", "pid": os.getpid(), "mark": "another 1", "since": since}
+        registry.change("0000000d", {"scaler": by, "leaving": [joining]})
+        row = registry.with_id("0000000d")
+        assert row and not row.is_scaled_here
+        Cluster.attach(row, providers()["slurm"], RuntimeEnv(life=None))
+
+    with pytest.raises(SkyError, match="queued is being scaled by another notebook: wait for it"):
+        attach(minutes_ago=1)
+    with pytest.raises(SkyError, match="the entry of cluster queued"):  # it is looked at, then
+        attach(minutes_ago=20)
+    registry.remove("0000000d")

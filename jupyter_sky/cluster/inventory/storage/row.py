@@ -19,7 +19,9 @@ from jupyter_sky.providers.local.computer import is_this
 from jupyter_sky.transport.protocol.shape import check_for
 
 START_WITHIN = 600.0
-"""Seconds after which a cluster without machines is taken for one that never came up."""
+"""Seconds after which a cluster without machines is taken for one that never came up, and one that
+another computer was scaling for one that it no longer scales.
+"""
 
 RENT_WITHIN = 3 * 3600.0
 """The same for machines that are rented from another computer: they boot, and install much."""
@@ -206,36 +208,30 @@ class RegistryRow:
     @property
     def may_grow(self) -> bool:
         """Whether machines may be coming of which the row does not know."""
-        grower = self._process("grower")
-        if not grower or self._is_here("grower") or self._is_there("grower"):
-            return self._is_there("grower")
-        # On another computer, which may be gone by now, as containers are.
-        return bool(time.time() - grower.get("since", self.created) < RENT_WITHIN)
+        return self._may_be_there("grower", RENT_WITHIN)
 
     @property
     def is_changed_elsewhere(self) -> bool:
         """Whether another process of this computer is adding or removing machines."""
-        is_grown = self._is_there("grower") and not self._is_this("grower")
-        return is_grown or self.is_being_scaled
+        is_scaled = bool(self.leaving) and self._is_another("scaler")
+        return is_scaled or self._is_another("grower")
 
     @property
     def is_installed_elsewhere(self) -> bool:
         """Whether another process of this computer is installing packages on it."""
-        return self._is_there("installer") and not self._is_this("installer")
+        return self._is_another("installer")
 
     @property
     def is_being_scaled(self) -> bool:
-        """Whether another process of this computer is scaling it: machines come or leave."""
-        return self._is_scaled and not self._is_this("scaler")
+        """Whether another process is scaling it, or may be: machines come or leave."""
+        if not self.leaving or self.is_scaled_here:
+            return False
+        return self._may_be_there("scaler", START_WITHIN)
 
     @property
     def is_scaled_here(self) -> bool:
         """Whether this process is scaling it."""
-        return self._is_scaled and self._is_this("scaler")
-
-    @property
-    def _is_scaled(self) -> bool:
-        return bool(self.leaving) and self._is_there("scaler")
+        return bool(self.leaving) and self._is_there("scaler") and self._is_this("scaler")
 
     def _process(self, role: str) -> Mapping[str, Any]:
         return self.spec.get(role) or {}
@@ -245,6 +241,16 @@ class RegistryRow:
 
     def _is_this(self, role: str) -> bool:
         return bool(self._process(role).get("pid") == os.getpid())
+
+    def _is_another(self, role: str) -> bool:
+        return self._is_there(role) and not self._is_this(role)
+
+    def _may_be_there(self, role: str, within: float) -> bool:
+        process = self._process(role)
+        if not process or self._is_here(role) or self._is_there(role):
+            return self._is_there(role)
+        # On another computer, which may be gone by now, as containers are.
+        return bool(time.time() - process.get("since", self.created) < within)
 
     def _is_there(self, role: str) -> bool:
         process = self._process(role)
