@@ -91,9 +91,10 @@ async def keep_use(cluster: Used, grace: float) -> None:
         except TimeoutError:
             continue
         except ClusterLost:
-            if cluster.state.phase is not ClusterPhase.READY:
+            if cluster.state.phase is ClusterPhase.LOST:
                 return
-            await asyncio.sleep(_SIGN_EVERY)  # a rank is dead
+            # A rank is dead, or the machines are being ended or stopped, which may be refused.
+            await asyncio.sleep(_SIGN_EVERY)
 
 
 def record_line(identity: str, line: str) -> None:

@@ -20,7 +20,7 @@ import jupyter_sky as sky
 from jupyter_sky import paths
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import owed_runs, registry
+from jupyter_sky.cluster.inventory import owed_runs, registry, row_updates
 from jupyter_sky.cluster.inventory.machines import find_broken
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.inventory.storage.row import EndsBy
@@ -29,6 +29,7 @@ from jupyter_sky.paths import home
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.tasks import blocking
 from tests.cluster.cells import Cells
 from tests.conftest import processes_of
 from tests.faults.limits import descriptors
@@ -65,6 +66,26 @@ class Rented(Local):
         return []
 
 
+class NotStopped(Rented):
+    """Such nodes, whose provider refuses to stop them when they have been in use meanwhile."""
+
+    def check_stop(self, machines) -> None: ...
+
+    async def storage_price(self, machines) -> float | None: ...
+
+    async def money_left(self, machines) -> float | None: ...
+
+    async def stop_machines(self, machines, autostop: bool) -> None:
+        since = await blocking(ends_by, "refused")
+        await blocking(until, lambda: ends_by("refused").time > since.time + 0.1)
+        raise sky.SkyError("it may not be stopped.")
+
+    async def start_machines(self, *given) -> list: ...
+
+    async def stopped_at(self, machines) -> list[float | None]:
+        return [None] * len(machines)
+
+
 def ends_by(name: str) -> EndsBy:
     row = registry.find(name)
     assert row is not None
@@ -90,6 +111,21 @@ def test_down_gives_machines_back_when_the_registry_cannot_be_written() -> None:
     assert row is not None
     assert Cluster.remove(row, provider) == []
     assert registry.find("rented") is None
+
+
+def test_when_machines_end_is_kept_that_could_not_be_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path))
+    monkeypatch.setattr(row_updates, "_SIGN_EVERY", 0.01)
+    spec, runtime_env = assemble(ClusterSpec(name="refused", nodes=1), [])
+    cluster = Cluster.start(spec, NotStopped(), runtime_env, timeouts=Timeouts())
+    until(lambda: ends_by("refused").is_idle)
+    with pytest.raises(sky.SkyError, match="it may not be stopped"):
+        cluster.power.stop(cluster.power.check_stop())
+    since = ends_by("refused").time
+    until(lambda: ends_by("refused").time > since + 0.1)
+    cluster.down()
 
 
 def test_what_is_rented_costs_until_its_end_and_not_until_that_is_seen(
