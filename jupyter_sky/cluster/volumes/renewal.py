@@ -73,10 +73,12 @@ async def _renew(controller: VolumesOwner) -> None:
         if (left := at - time.time()) > 0:
             await asyncio.sleep(min(left, _LOOK_EVERY))
             continue
+        # One that is lost is replaced, or the cluster is.
+        there = [each for each in controller.connections if not each.is_over]
         try:
             with without_questions():  # nobody may be there
                 at = await mount(
-                    controller.connections,
+                    there,
                     controller.spec.volumes,
                     controller.provider,
                     partial(_tell, controller),

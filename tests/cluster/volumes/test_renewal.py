@@ -34,8 +34,8 @@ class Node:
     """A node that cannot make volumes a few times."""
 
     failures: int
+    is_over: bool = False
     name = "node 0"
-    is_over = False
 
     async def request(self, kind: str, **given: Any) -> dict[str, Any]:
         if self.failures:
@@ -66,18 +66,27 @@ class Owner:
         self.warnings += tuple(sentences)
 
 
+async def renew(owner: Owner) -> None:
+    renewal.begin(owner, time.time())
+    await asyncio.wait_for(renewal._tasks[owner], PATIENCE)
+
+
 @pytest.mark.parametrize(("failures", "warnings"), [(1, 0), (3, 1)])
 def test_a_renewal_that_fails_is_tried_again_and_told_once(
     monkeypatch: pytest.MonkeyPatch, failures: int, warnings: int
 ) -> None:
     monkeypatch.setattr(renewal, "_AGAIN_AFTER", 0)
     owner = Owner([Node(failures)])
-
-    async def renew() -> None:
-        renewal.begin(owner, time.time())
-        await asyncio.wait_for(renewal._tasks[owner], PATIENCE)
-
-    asyncio.run(renew())
+    asyncio.run(renew(owner))
     assert owner.connections[0].failures == 0
     told = ["the credentials of volumes cannot be renewed: refused"] * warnings
     assert owner.shown == owner.untold == told  # in the cell that runs, and in the next
+
+
+def test_a_node_that_is_being_replaced_keeps_no_other_from_new_credentials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(renewal, "_AGAIN_AFTER", 0)
+    owner = Owner([Node(failures=3, is_over=True), Node(failures=1)])
+    asyncio.run(renew(owner))
+    assert owner.shown == owner.untold == []
