@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import threading
@@ -179,24 +180,30 @@ async def blocking(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) 
     return await _outlasted(asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs)))
 
 
-async def in_time(function: Callable[[], object], within: float) -> None:
-    """Call a function in a thread, and wait for it at most ``within`` seconds.
+async def aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in a thread of its own that may hang for ever, as on a network drive.
 
-    The thread does not keep this process from ending, though what it waits for may hang for ever.
+    Unlike those of `asyncio.to_thread`, it keeps neither this process from ending nor others from
+    having a thread.
     """
-    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    called = concurrent.futures.Future[T]()
+    called.set_running_or_notify_cancel()  # nobody cancels it from now on
 
     def call() -> None:
         try:
-            function()
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(ended.set)
+            called.set_result(function(*args, **kwargs))
+        except BaseException as error:
+            called.set_exception(error)
 
     threading.Thread(target=call, daemon=True).start()
+    return await asyncio.wrap_future(called)
+
+
+async def in_time(function: Callable[[], object], within: float) -> None:
+    """Call a function in a thread as `aside` does, and wait for it at most ``within`` seconds."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within):
-            await ended.wait()
+            await aside(function)
 
 
 async def _outlasted(task: asyncio.Task[T]) -> T:

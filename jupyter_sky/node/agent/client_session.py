@@ -22,7 +22,7 @@ from jupyter_sky.transport.link import HIGH_WATER, Link
 from jupyter_sky.transport.metrics.usage_history import Samples
 from jupyter_sky.transport.protocol.agent_requests import CAUGHT_UP, FetchRequest, ReadRequest
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
-from jupyter_sky.transport.tasks import BackgroundTasks, shielded
+from jupyter_sky.transport.tasks import BackgroundTasks, aside, shielded
 from jupyter_sky.transport.together.ranks_done import Brief, JoinedEvents
 
 SILENCE = 30.0  # seconds without a sign of life after which a client is taken to be gone
@@ -336,7 +336,7 @@ class ClientSession:
             self._fetches.pop(number, None)
 
     async def _read(self, request: ReadRequest, number: int) -> None:
-        parts = await asyncio.to_thread(reader.read, request["parts"])
+        parts = await aside(reader.read, request["parts"])
         await self._bulk.send_parts(number, parts)
 
     def _on_close(self) -> None:

@@ -61,7 +61,7 @@ from jupyter_sky.transport.protocol.topology import (
     ReachRequest,
     ReserveRequest,
 )
-from jupyter_sky.transport.tasks import shielded
+from jupyter_sky.transport.tasks import aside, shielded
 
 _WORK = frozenset({"arrived", "installing", "attend"})
 """What is asked again and again as long as something goes on for which no run is needed."""
@@ -311,11 +311,11 @@ class RequestHandlers:
 
     async def _on_find(self, request: FindRequest) -> FindAnswer:
         asked = Path(self._spec.cwd), request["patterns"], request["most"]
-        return await asyncio.to_thread(reader.find, *asked)
+        return await aside(reader.find, *asked)
 
     async def _on_written(self, request: Message) -> Message:
         place = Path(self._spec.cwd), self._began
-        return {"names": await asyncio.to_thread(reader.written, *place)}
+        return {"names": await aside(reader.written, *place)}
 
     # Other agents
 

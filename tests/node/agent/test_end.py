@@ -5,31 +5,43 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import jupyter_sky
 from jupyter_sky.node.agent.server import Agent
+from jupyter_sky.node.files import reader
+from jupyter_sky.transport.frames import encode
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
+from jupyter_sky.transport.tasks import BackgroundTasks
 from tests.waiting import PATIENCE
 
 
-def test_a_node_ends_though_a_part_of_it_cannot(
-    tmp_path: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "node"
-    folder.mkdir()
+@pytest.fixture
+def spec(tmp_path: Path, workplace: Path) -> Iterator[AgentSpec]:
+    (tmp_path / "node").mkdir()
     (tmp_path / "blobs").mkdir()
     workplace.mkdir(exist_ok=True)
-    spec = AgentSpec(
+    place = workplace / "ending.sock"
+    yield AgentSpec(
         cluster="c",
         id="0a",
-        socket=str(workplace / "ending.sock"),
+        socket=str(place),
         blobs=str(tmp_path / "blobs"),
         ranks=(),
         grace=600.0,
         cwd=str(tmp_path),
     )
+    place.unlink()
+
+
+def test_a_node_ends_though_a_part_of_it_cannot(
+    tmp_path: Path, spec: AgentSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "node"
 
     def fails() -> None:
         raise PermissionError("somebody else's")
@@ -44,3 +56,42 @@ def test_a_node_ends_though_a_part_of_it_cannot(
     with ours, theirs, subprocess.Popen(["true"]) as forker:
         asyncio.run(serve(ours, forker.pid))
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("asked", ["find", "written", "read"])
+def test_a_node_ends_though_a_disk_does_not_answer_that_files_are_read_from(
+    tmp_path: Path, spec: AgentSpec, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    begun, answers, tasks = threading.Event(), threading.Event(), BackgroundTasks()
+
+    def hang(*_: object) -> None:
+        begun.set()
+        answers.wait()
+
+    async def ask_and_leave(agent: Agent) -> None:
+        _, writer = await asyncio.open_unix_connection(spec.socket)
+        hello = {"op": "hello", "token": "", "blobs": [], "since": None}
+        writer.write(encode({**hello, "version": jupyter_sky.__version__}))
+        writer.write(encode({"op": asked, "id": 1, "patterns": ["*"], "most": 1, "parts": []}))
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        agent._leave()
+        writer.close()
+
+    def begin(agent: Agent) -> None:
+        tasks.spawn(ask_and_leave(agent))
+
+    async def serve(fork_server: socket.socket, pid: int) -> None:
+        agent = Agent(tmp_path / "node", spec, fork_server, pid)
+        async with asyncio.timeout(PATIENCE):
+            await agent.serve("", lambda port: begin(agent))
+
+    monkeypatch.setattr(reader, asked, hang)
+    gives_up = threading.Timer(PATIENCE, answers.set)
+    gives_up.start()
+    ours, theirs = socket.socketpair()
+    with ours, theirs, subprocess.Popen(["true"]) as forker:
+        asyncio.run(serve(ours, forker.pid))
+    assert begun.is_set()
+    assert not answers.is_set()
+    gives_up.cancel()
+    answers.set()
