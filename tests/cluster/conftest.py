@@ -17,6 +17,7 @@ from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.cluster.cells import Cells, start, trains
+from tests.cluster.namespace.notebook import Notebook
 from tests.conftest import shared_registry
 from tests.waiting import until
 
@@ -55,6 +56,19 @@ def cells(shared: Cells, workplace: Path) -> Iterator[Cells]:
         # A rank that was lost, or that Stop had to kill, is as empty as it began.
         if shared.cluster.alive and _processes(shared) != before:
             shared.run(_PREPARE)
+
+
+@pytest.fixture
+def held_up(notebook: Notebook, tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Let cells that call ``held_up()`` on ranks wait until the test calls it too."""
+    mark = tmp_path / "go on"
+    notebook.there(
+        "def held_up():\n"
+        "    import time, pathlib\n"
+        f"    while not pathlib.Path({str(mark)!r}).exists(): time.sleep(0.01)"
+    )
+    yield mark.touch
+    mark.touch()
 
 
 def _end_runs(cells: Cells) -> None:

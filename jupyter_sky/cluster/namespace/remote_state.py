@@ -319,8 +319,8 @@ class RemoteState:
         values: Mapping[str, RankValue],
         effects: RunEffects,
         has: Mapping[int, Collection[str]],
-    ) -> None:
-        """Record that the notebook has bound a name to the value that came back for it.
+    ) -> list[int]:
+        """Record that the notebook has bound a name to what came back for it; return its ranks.
 
         Parameters
         ----------
@@ -333,6 +333,7 @@ class RemoteState:
         has
             The names that each rank had after the run. Other ranks may have the name from before.
         """
+        found = []
         had = {rank for rank, names in has.items() if name in names}
         for rank in self._ranks() | had:
             value = self.value(rank, name)
@@ -341,6 +342,8 @@ class RemoteState:
             had_it = rank in had and not self.is_gone(effects, rank)
             if had_it or (value and not value.is_outdated):
                 self._confirmed.setdefault(rank, {}).update(values)
+                found.append(rank)
+        return found
 
     def change(self, digest: str, item: NamespaceItem, contents: Contents | None) -> None:
         """Record that a value was changed in the notebook as ranks had changed theirs.

@@ -159,7 +159,7 @@ class _Merger:
             with suppress(UsageError):  # with this change, it cannot be pickled any more
                 item = NamespaceItem(key, self._items[key].value, shared)
                 self._state.change(digest, item, item.known_contents(self._sent_objects))
-                self._sent_objects.note_digest(id(item.value), item.digest)
+                self._sent_objects.change_digest(item.value, digest, item.digest)
                 self._sent_objects.note_in_name(key, None)
         return self._values
 

@@ -233,8 +233,11 @@ class GroupPlanner:
         """Return a key that is equal for ranks that can be sent the same pickle."""
         lacks = [self._remote_state.lacks(rank, item) for item in others]
         rebound = [self._has_rebound(rank, item) for item in others]
+        as_sent = [
+            it and self._is_as_sent(rank, item) for it, item in zip(rebound, others, strict=True)
+        ]
         links = self._sent_objects.known_to(rank, _shared(others))
-        return tuple(lacks), tuple(rebound), frozenset(links.items())
+        return tuple(lacks), tuple(rebound), tuple(as_sent), frozenset(links.items())
 
     def _linked(
         self,
@@ -290,10 +293,15 @@ class GroupPlanner:
         same = [item for item in others if not self._has_rebound(rank, item)]
         if len(same) == len(others):
             return _shared(others)
-        # What the rank has of the others is its own, and does not tell.
+        # Under their names, the rank has values of its own, which do not tell.
         changed = _shared(item for item in group if self._remote_state.has_former(rank, item.key))
-        rest = {key: each for key, each in _shared(others).items() if key not in changed}
+        unchanged = [item for item in others if self._is_as_sent(rank, item)]
+        rest = {key: each for key, each in _shared(unchanged).items() if key not in changed}
         return {**rest, **_shared(same)}
+
+    def _is_as_sent(self, rank: int, item: NamespaceItem) -> bool:
+        """Return whether the notebook has not changed a value since a rank was sent it."""
+        return self._sent_objects.digest_on(rank, item.value) == item.digest
 
     def _has_rebound(self, rank: int, item: NamespaceItem) -> bool:
         return self._remote_state.has_rebound(rank, item.key, item.value)

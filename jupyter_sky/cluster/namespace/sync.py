@@ -54,6 +54,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import garbage
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 from jupyter_sky.serialization.reducers.memory_maps import seen_by_receiver
+from jupyter_sky.transport.protocol.messages import NameGroup
 
 _REMEMBERED_BLOBS = 10_000  # digests of what was sent, so that its size is not counted again
 _NO_CELL = CellNames()
@@ -221,14 +222,8 @@ class NamespaceSync:
 
     def missed(self, update: NamespaceUpdate, rank: int, arrived: Collection[str]) -> None:
         """Report that a rank did not come to bind what it was sent, but for what ``arrived``."""
-        names = [
-            name
-            for group in update.groups
-            if rank in group["ranks"] and group["shipment"] not in arrived
-            for name in group["names"]
-        ]
-        if names:
-            self._lock.apply(self._remote_state.lose, update.effects, rank, names)
+        if groups := update.missed(rank, arrived):
+            self._lock.apply(self._missed, update, rank, groups)
             self._losses += 1
 
     def ran(
@@ -265,8 +260,8 @@ class NamespaceSync:
     def _record_delivery(self, update: NamespaceUpdate) -> None:
         for group, ranks in update.packed:
             self._sent_objects.record_sent(ranks, group.shared, group.tokens)
-            for identity, digest in group.digests:
-                self._sent_objects.note_digest(identity, digest)
+            tokens = self._sent_objects.note_digests(group.digests, ranks)
+            update.tokens[group.message["shipment"]] = tokens
         self._remote_state.expect(update.effects, update.ranks, update.delivered())
         self._sent_blobs.update(dict.fromkeys(update.blobs))
         while len(self._sent_blobs) > _REMEMBERED_BLOBS:
@@ -275,7 +270,14 @@ class NamespaceSync:
 
     def _lost(self, update: NamespaceUpdate, ranks: Collection[int] | None) -> None:
         self._remote_state.not_unbound({} if ranks else update.outdated, update.effects)
+        left = update.effects.expected.keys() & (ranks or update.ranks)
+        self._sent_objects.lose_digests(update.tokens_in(update.groups), left)
         self._remote_state.cancel(update.effects, ranks)
+
+    def _missed(self, update: NamespaceUpdate, rank: int, groups: Sequence[NameGroup]) -> None:
+        names = [name for group in groups for name in group["names"]]
+        self._remote_state.lose(update.effects, rank, names)
+        self._sent_objects.lose_digests(update.tokens_in(groups), [rank])
 
     def _forget(self, rank: int) -> None:
         self._remote_state.forget(rank)
@@ -335,9 +337,9 @@ class NamespaceSync:
         has: Mapping[int, Collection[str]],
     ) -> None:
         self._returned[name] = identity
-        self._sent_objects.note_digest(identity, values[name].digest)
+        ranks = self._remote_state.bring_back(name, values, effects, has)
+        self._sent_objects.note_digests([(identity, values[name].digest)], ranks)
         self._sent_objects.note_in_name(name, None)
-        self._remote_state.bring_back(name, values, effects, has)
 
     def assigned(self, names: Iterable[str], namespace: Mapping[str, Any]) -> None:
         """Report that the notebook has assigned names; they are sent when they are needed next.

@@ -47,6 +47,8 @@ class NamespaceUpdate:
         How often ranks had lost something when it was made.
     packed
         The groups with the objects in them, until it is sent.
+    tokens
+        The tokens of the values in each group that is on its way, by shipment.
     """
 
     groups: list[NameGroup] = field(default_factory=list)
@@ -61,6 +63,7 @@ class NamespaceUpdate:
     given_anew: dict[str, set[int]] = field(default_factory=dict)
     losses: int = 0
     packed: list[tuple[PackedGroup, list[int]]] = field(default_factory=list)
+    tokens: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -110,6 +113,15 @@ class NamespaceUpdate:
             for rank in ranks:
                 found.setdefault(rank, {}).update(values)
         return found
+
+    def missed(self, rank: int, arrived: Collection[str]) -> list[NameGroup]:
+        """Return the groups that a rank did not bind, of those that it was sent."""
+        sent = (group for group in self.groups if rank in group["ranks"])
+        return [group for group in sent if group["shipment"] not in arrived]
+
+    def tokens_in(self, groups: Iterable[NameGroup]) -> list[int]:
+        """Return the tokens of the values in groups."""
+        return [token for each in groups for token in self.tokens.get(each["shipment"], ())]
 
     def unbind(self, rank: int, names: Collection[str]) -> None:
         """Add names that a rank has to unbind before."""

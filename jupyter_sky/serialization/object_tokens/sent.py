@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from jupyter_sky.serialization.object_tokens.digests import DigestsOnRanks
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_referable
 from jupyter_sky.serialization.object_tokens.places import Place, places
 from jupyter_sky.serialization.object_tokens.tokens import (
@@ -36,7 +37,7 @@ class SentObjects:
         self._next = secrets.randbelow(_STARTS) * (FIRST_OF_RANKS // _STARTS)
         self._tokens: dict[int, tuple[Callable[[], Any], int]] = {}
         self._ranks: dict[int, frozenset[int]] = {}
-        self._digests: dict[int, str] = {}  # of whole values when ranks had the same
+        self._digests = DigestsOnRanks()  # of whole values
         self._in_classes: set[int] = set()
         self._in_names: dict[str, frozenset[int]] = {}
         self._unplaced: set[int] = set()  # not weakly referred to, and their place is not known yet
@@ -174,6 +175,7 @@ class SentObjects:
     def forget(self, rank: int) -> None:
         """Record that a rank no longer has any of them."""
         self._ranks = {token: ranks - {rank} for token, ranks in self._ranks.items()}
+        self._digests.forget([rank])
 
     def known_to(self, rank: int, shared: MemoEntries) -> dict[int, int]:
         """Return the tokens of the objects that a rank has, by identity."""
@@ -207,27 +209,49 @@ class SentObjects:
         gone = {*tokens, *changed}
         without = [inside for inside in self._in_names.values() if inside.isdisjoint(gone)]
         same = frozenset[int]().union(*without)
-        self._digests = {token: each for token, each in self._digests.items() if token in same}
+        self._digests.keep(lambda token: token in same)
 
-    def note_digest(self, identity: int, digest: str | None) -> None:
-        """Note the digest of a value of which ranks have the same; they may change it themselves.
+    def note_digests(
+        self, digests: Iterable[tuple[int, str | None]], ranks: Collection[int]
+    ) -> list[int]:
+        """Note the digests of values of which ranks have the same; they may change it themselves.
 
         Parameters
         ----------
-        identity
-            The identity of the value.
-        digest
-            Its digest; ``None`` if it has none.
+        digests
+            The identities of the values, each with its digest; ``None`` if it has none.
+        ranks
+            The ranks.
+
+        Returns
+        -------
+        list of int
+            The tokens of the values that have one.
         """
-        if digest and identity in self._tokens:
-            self._digests[self._tokens[identity][1]] = digest
+        found = [
+            (self._tokens[identity][1], digest)
+            for identity, digest in digests
+            if digest and identity in self._tokens
+        ]
+        for token, digest in found:
+            self._digests.note(token, digest, ranks)
+        return [token for token, _ in found]
+
+    def lose_digests(self, tokens: Iterable[int], ranks: Collection[int]) -> None:
+        """Note that it is not known what ranks have of some objects: they may not have got it."""
+        self._digests.forget(ranks, tokens)
+
+    def change_digest(self, value: Any, former: str, digest: str) -> None:
+        """Note that a value, which had a digest, was changed as ranks had changed theirs."""
+        if (token := self.token_of(value)) is not None:
+            self._digests.change(token, former, digest)
 
     def digest_on(self, rank: int, value: Any) -> str | None:
         """Return the digest that a value had when a rank was sent it, under whatever name."""
         token = self.token_of(value)
         if token is None or rank not in self._ranks.get(token, ()):
             return None
-        return self._digests.get(token)
+        return self._digests.on(token, rank)
 
     def note_in_name(self, name: str, tokens: Iterable[int] | None) -> None:
         """Note the objects in the value of a name when it was sent; ``None`` if not known."""
@@ -276,7 +300,7 @@ class SentObjects:
         self._drop_unused(list(self._tokens))
         used = {token for _, token in self._tokens.values()}
         self._ranks = {token: ranks for token, ranks in self._ranks.items() if token in used}
-        self._digests = {token: each for token, each in self._digests.items() if token in used}
+        self._digests.keep(lambda token: token in used)
         self._sweep_at = 1000 + 2 * len(self._tokens)
 
     def _drop_unused(self, identities: Iterable[int]) -> None:

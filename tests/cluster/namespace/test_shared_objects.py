@@ -229,6 +229,39 @@ def test_what_gets_another_name_stays_as_ranks_have_changed_it(notebook) -> None
     assert notebook.ask("opt.param_groups[0]['params'][0] is last.weight") == [True] * 4
 
 
+def test_what_gets_another_name_before_a_rank_has_got_it(notebook, held_up) -> None:
+    notebook.here("a = [0]")
+    notebook.there("a")
+    notebook.here("a.append(1)")
+    first = notebook.start("held_up()")
+    second = notebook.start("a")
+    second.stop()
+    held_up()
+    first.follow()
+    second.follow()
+    assert second.stopped and not second.sent
+    notebook.here("b, a = a, None")
+    assert notebook.ask("b") == [[0, 1]] * 4
+
+
+def test_what_gets_another_name_after_some_ranks_have_got_it(notebook) -> None:
+    notebook.here("a = [0]")
+    notebook.there("a")
+    notebook.here("a.append(1)")
+    notebook.there("a[0] = 5", ranks=[0])
+    notebook.here("b, a = a, None")
+    assert notebook.ask("b") == [[5, 1], [0, 1], [0, 1], [0, 1]]
+
+
+def test_what_is_in_something_else_under_a_name_that_ranks_have_bound(notebook) -> None:
+    notebook.here("import numpy\na, kept = numpy.array([2, 1]), [0]")
+    notebook.there("(held, a), (both, kept) = (a, rank), (kept, rank)\nboth.append(rank)")
+    notebook.here("getattr(a, 'sort')()\nrows = [a, kept]")
+    assert notebook.ask("rows[0].tolist(), rows[1], rows[1] is both") == [
+        ([1, 2], [0, rank], True) for rank in range(4)
+    ]
+
+
 @pytest.mark.parametrize(
     ("here", "there"),
     [

@@ -7,7 +7,6 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -188,19 +187,6 @@ def test_a_run_that_waits_counts_for_the_next(notebook) -> None:
     first.follow()
     second.follow()
     assert [values["y"] for _, values in sorted(second.values().items())] == [0, 1, 2, 3]
-
-
-@pytest.fixture
-def held_up(notebook, tmp_path) -> Iterator[Callable[[], None]]:
-    """Let the cells that call `held_up` on ranks wait until the fixture is called."""
-    mark = tmp_path / "go on"
-    notebook.there(
-        "def held_up():\n"
-        "    import time, pathlib\n"
-        f"    while not pathlib.Path({str(mark)!r}).exists(): time.sleep(0.01)"
-    )
-    yield mark.touch
-    mark.touch()
 
 
 def values_of(run: RunHandle) -> list[dict[str, Any]]:
@@ -463,10 +449,6 @@ said = [each.stream.getvalue() for each in [*logging.root.handlers, *exp.handler
 def test_ranks_ignore_the_warnings_that_the_notebook_does(notebook) -> None:
     warn = """
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
-from typing import Any
 with warnings.catch_warnings(record=True) as seen:
     for text in ("one", "two"):
         warnings.warn(text)
