@@ -90,7 +90,7 @@ class RemoteState:
         if value is None:
             return True
         if value.replaces is not None:
-            return value.replaces != id(item.value)
+            return value.replaces != item.identity
         return value.digest != item.digest
 
     def began_empty(self, rank: int) -> bool:

@@ -250,6 +250,12 @@ def test_a_rank_that_is_asked_alone_gets_its_own(notebook) -> None:
     assert notebook.ask("x") == ["head", 1, 1, 1]
 
 
+def test_a_rank_keeps_what_it_has_bound_to_the_name_of_a_module(notebook) -> None:
+    notebook.here("import time")
+    notebook.there("if rank == 0: time = 3.5")
+    assert notebook.ask("time if rank == 0 else time.__name__") == [3.5, "time", "time", "time"]
+
+
 # What comes back
 
 

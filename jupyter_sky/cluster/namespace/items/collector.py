@@ -122,6 +122,7 @@ class ItemCollector:
             same = next((each for each in known if each.value is value), None)
             # Dozens of modules may have one object, which is pickled once.
             made = same.under(name) if same else NamespaceItem(name, value, self._digests, used_by)
+            made.identity = id(self.namespace[name])
             self._items[name] = made
         return self._items[name]
 

@@ -50,6 +50,8 @@ class NamespaceItem:
         as ``"import paths"``.
     value
         As above.
+    identity
+        The identity of what the name is bound to here, where the value only stands for that.
     pickled
         The value, pickled by itself.
     sent_with
@@ -63,6 +65,7 @@ class NamespaceItem:
     ) -> None:
         self.key = key
         self.value = value
+        self.identity = id(value)
         self._digests = digests
         name = value.__qualname__ if self.is_class else key
         classes = {self.class_identity} if self.is_class else ()
