@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import contextlib
+import dis
+import inspect
 import io
 import pkgutil
 import sys
@@ -168,10 +170,33 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             # Also names that the notebook does not have: ranks may have defined them.
             self.needs.update(_internals._extract_code_globals(function.__code__))
             self.needs.update(named_in_queries(function.__code__))
+            self.needs.update(_named_in_class_bodies(function.__code__))
             self.files.add(function.__code__.co_filename)
             attributes["__globals__"] = {}
             return reduce_function(function, reduced)
         return reduced
+
+
+def _named_in_class_bodies(code: types.CodeType) -> set[str]:
+    """Return the global names that the bodies of classes in a function read, unless they bind them.
+
+    Unlike functions, they look a name up in two places, by another instruction.
+    """
+    found: set[str] = set()
+    for body in code.co_consts:
+        if isinstance(body, types.CodeType):
+            if not body.co_flags & inspect.CO_OPTIMIZED:
+                bound = {"__name__"}  # the first that each reads
+                for each in dis.get_instructions(body):
+                    if each.opname == "STORE_NAME":
+                        bound.add(each.argval)
+                    elif each.opname in _LOAD_IN_CLASS and each.argval not in bound:
+                        found.add(each.argval)
+            found |= _named_in_class_bodies(body)
+    return found
+
+
+_LOAD_IN_CLASS = ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 class LinkingPickler(Pickler):

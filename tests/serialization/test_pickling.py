@@ -555,6 +555,23 @@ def test_a_function_uses_the_names_in_its_queries(notebook: Any) -> None:
     assert dump(notebook(cell)["j"]).needs == {"x", "y"}
 
 
+def test_a_function_uses_the_names_of_the_classes_that_it_makes(notebook: Any) -> None:
+    cell = (
+        "def make(width):\n"
+        "  class Net(Base):\n"
+        "    lr, rate = LR, width\n"
+        "    LR = rate\n"
+        "    twice = 2 * lr\n"
+        "    class Inner:\n      size, LR = SIZE, LR\n"
+        "    def f(self): return g(self.own, __name__)\n"
+        "    own = property(f)\n"
+        "  return Net"
+    )
+    builtin = {"property", "__name__"}
+    assert dump(notebook(cell)["make"]).needs - builtin == {"Base", "LR", "SIZE", "g"}
+    assert dump(notebook("def h():\n  class C: x = 1; y = x")["h"]).needs == set()
+
+
 def test_a_function_of_a_module_is_imported() -> None:
     pickled = dump([functools.reduce, Path, json_dumps := __import__("json").dumps])
     assert pickled.needs == frozenset()
