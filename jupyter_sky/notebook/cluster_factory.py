@@ -86,10 +86,19 @@ class ClusterFactory:
     ----------
     settings
         The defaults of options.
+    modules
+        Returns the modules that the notebook imports.
+
+    Attributes
+    ----------
+    of_scripts
+        Modules that scripts import, or are: nodes get their packages as well.
     """
 
-    def __init__(self, settings: Sky) -> None:
+    def __init__(self, settings: Sky, modules: Callable[[], Set[str]] = frozenset) -> None:
         self._settings = settings
+        self._of_notebook = modules
+        self.of_scripts: set[str] = set()
 
     def complete(self, options: CellOptions, ended: CellOptions | None = None) -> CellOptions:
         """Return options to start a cluster with: a cell's options, completed by the settings.
@@ -138,7 +147,6 @@ class ClusterFactory:
         self,
         name: str,
         choices: Sequence[CellOptions],
-        modules: Callable[[], Set[str]],
         former_price: float | None = None,
     ) -> list[ClusterPlace]:
         """Return the possible places of a new cluster, in the order of the options.
@@ -149,8 +157,6 @@ class ClusterFactory:
             The name of the cluster.
         choices
             Alternative completed options.
-        modules
-            Returns the modules that the notebook imports.
         former_price
             Dollars an hour of the lost cluster whose place it takes.
         """
@@ -165,8 +171,8 @@ class ClusterFactory:
                     file_of(here)  # unreadable files are refused before anything starts
                     plugins = make_plugins(here.plugin)
                     if makes_environments(provider):
-                        image, left_out = resolve(image, plugins, modules())
-                    elif (able := able_to_complete(provider, plugins, modules)) is provider:
+                        image, left_out = resolve(image, plugins, self._modules())
+                    elif (able := able_to_complete(provider, plugins, self._modules)) is provider:
                         # Its nodes have an environment: what is named is added once they are up.
                         image = replace(image, pip=())
                     else:
@@ -177,6 +183,9 @@ class ClusterFactory:
                     spec = replace(spec, former_price=former_price)
                     found.append(ClusterPlace(provider, spec, runtime_env, here, left_out))
         return found
+
+    def _modules(self) -> Set[str]:
+        return self._of_notebook() | self.of_scripts
 
     def provider(self, options: CellOptions) -> Provider:
         """Return the provider that completed options name."""

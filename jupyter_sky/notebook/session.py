@@ -76,7 +76,7 @@ class Session:
         given: Mapping[str, Any] | None = None,
     ) -> None:
         self._shell, self.settings = shell, settings
-        self.factory = ClusterFactory(settings)
+        self.factory = ClusterFactory(settings, partial(imported_modules, shell))
         self.panels = PanelManager(shell, settings)
         self.started: dict[str, CellOptions] = {}
         self.additions = Additions(shell, settings, self.started)
@@ -86,7 +86,6 @@ class Session:
         self._current: str | None = None
         self._starting: dict[str, ClusterStart] = {}
         self._found_gone: dict[str, CellOptions] = {}
-        self._modules = partial(imported_modules, shell)
 
     def cluster(self, options: CellOptions, *others: CellOptions) -> Cluster:
         """Return the cluster that a cell means; start it if it is not up.
@@ -140,7 +139,7 @@ class Session:
         name = options.cluster or self.current_name
         if (there := self.starting(name)) or self.find(name):
             return there
-        places = self.factory.places(name, [self._start_options(name, options)], self._modules)
+        places = self.factory.places(name, [self._start_options(name, options)])
         if len(places) > 1 or not isinstance(places[0].provider, Queueing):
             return None
         say_left_out(name, places)
@@ -164,7 +163,7 @@ class Session:
         options = self.asked(options)
         name = options.cluster or self.current_name
         started = [self._start_options(name, options)]
-        return name, self.factory.places(name, started, self._modules)
+        return name, self.factory.places(name, started)
 
     def find(self, name: str | None = None) -> Cluster | None:
         """Return a cluster, by default the current one, if it is up; connect to it if need be."""
@@ -336,7 +335,7 @@ class Session:
     def _start(
         self, name: str, choices: Sequence[CellOptions], former_price: float | None = None
     ) -> Cluster:
-        places = self.factory.places(name, choices, self._modules, former_price)
+        places = self.factory.places(name, choices, former_price)
         say_left_out(name, places)
         self.panels.prepare()
         selection, timeouts = choices[0].selection, self.settings.timeouts()

@@ -7,6 +7,7 @@ import shlex
 from argparse import Namespace
 from pathlib import Path
 
+from jupyter_sky.api.environment.imports import modules_typed
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import similar_file
 from jupyter_sky.notebook.scripts.run import NodeScript, find_folder
@@ -62,6 +63,25 @@ def find_script(line: Namespace) -> tuple[Path, str]:
         )
     found = str(script.relative_to(folder))
     return folder, f"./{found}" if found.startswith("-") else found  # no option of torchrun's
+
+
+def imported_by(folder: Path, script: str, line: Namespace) -> frozenset[str]:
+    """Return the modules that the script of a line imports, or the module that it names.
+
+    Raises
+    ------
+    UsageError
+        When the script cannot be read.
+    """
+    if not line.is_file:
+        return frozenset({script})
+    file = folder / script
+    if file.is_dir():
+        file /= "__main__.py"
+    try:
+        return modules_typed([file.read_text("utf-8", "replace")])
+    except OSError as error:
+        raise UsageError(f"{line.script} cannot be read: {error.strerror}.") from None
 
 
 def torchrun_script(line: Namespace, script: str) -> NodeScript:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
-from jupyter_sky.errors import ScriptFailed, UsageError
+from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
+from jupyter_sky.notebook.options.definitions import CellOptions
 from tests.notebook.conftest import Notebook
 from tests.waiting import until
 
@@ -160,6 +162,22 @@ def test_a_static_rendezvous_numbers_nodes_as_the_cluster_does(
     for script in ("package", "./-dashes.py"):
         out = notebook.run(f"%sky torchrun --nodes 2 --rdzv-backend static {script}")
         assert sorted(out.splitlines()) == ["0 │ 0 is node 0", "1 │ 1 is node 1"]
+
+
+@pytest.mark.parametrize("words", ["unlike.py", "package", "-m package"])
+def test_environments_of_hosts_have_what_the_script_imports(
+    notebook: Notebook, project: Path, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(project)
+    (project / "package").mkdir()
+    (project / "package" / "__init__.py").touch()
+    for file in (project / "unlike.py", project / "package" / "__main__.py"):
+        file.write_text("def train():\n    import hypothesis.strategies\n")
+    with pytest.raises(SkyError, match="nowhere.invalid"):
+        notebook.run(f"%sky torchrun --hosts nowhere.invalid {words}")
+    session = notebook.shell.find_cell_magic("sky").__self__._session
+    _, [place] = session.places(CellOptions(hosts=("nowhere.invalid",)))
+    assert f"hypothesis=={hypothesis.__version__}" in place.spec.image.pins
 
 
 @pytest.mark.parametrize(
