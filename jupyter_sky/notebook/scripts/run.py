@@ -262,7 +262,8 @@ def run_script(
     if then:
         if left is not None:  # for both together, as in the background
             left = max(0.0, run.began + left - time.monotonic())
-        task, sending = _task(shell, cluster, options, then)
+        task, leaving = _task(shell, cluster, options, then)
+        sending = SendingLine(shell, cluster.name, {"files": leaving})
         run = cluster.run(task)
         follow(shell, session.panels, cluster, run, left, sending, display=display)
         run.check()
