@@ -24,17 +24,22 @@ from jupyter_sky.providers.aws.network.subnets import Subnet
 from jupyter_sky.providers.aws.tags import ID, KMS_KEY, is_own, tags_of
 
 
-def offer(clients: Clients, like: Instance, besides: float) -> InstanceOffer:
+def offer(
+    clients: Clients, like: Instance, said: Mapping[str, Any], besides: float
+) -> InstanceOffer:
     """Return the type of an instance, with what another one costs in its zone.
 
     Parameters
     ----------
+    said
+        AWS's description of the instance.
     besides
         Dollars an hour of its disks and its address.
     """
     kind = catalog(clients).types[like.type]
-    prices = {like.zone: _price(clients, kind, like)}
-    return InstanceOffer(kind, like.spot, prices, besides=besides)
+    is_block = said.get("InstanceLifecycle") == "capacity-block"
+    prices = {like.zone: 0.0 if is_block else _price(clients, kind, like)}
+    return InstanceOffer(kind, like.spot, prices, is_block=is_block, besides=besides)
 
 
 def disk(clients: Clients, said: Mapping[str, Any]) -> int | None:
@@ -84,7 +89,13 @@ def rent(
         subnet = replace(subnet, cidr=found["CidrBlock"])
     # This computer may have another address by now.
     group = _admitting(clients, request, said, request.login_source(subnet))
-    request = replace(request, together=_is_placed(clients, request), **_as_before(said, request))
+    is_placed = _is_placed(clients, request)
+    request = replace(
+        request,
+        together=is_placed or _has_efa(said),
+        placement=is_placed,
+        **_as_before(said, request),
+    )
     image = find_image(clients, wanted.type, said["ImageId"], request.user)
     wanted = request.priced(wanted, image)
     report(f"asking for {request.nodes} more × {wanted.type.name} in {like.zone}")
@@ -142,6 +153,11 @@ def _price(clients: Clients, kind: InstanceType, like: Instance) -> float | None
     if like.spot:
         return prices.spot(clients, [kind.name]).get((kind.name, like.zone))
     return prices.on_demand(clients)[0].get(kind.name)
+
+
+def _has_efa(said: Mapping[str, Any]) -> bool:
+    """Return whether an instance has an interface that the first nodes have among each other."""
+    return any(each.get("InterfaceType") == "efa" for each in said.get("NetworkInterfaces", ()))
 
 
 def _is_placed(clients: Clients, request: LaunchRequest) -> bool:

@@ -115,7 +115,7 @@ def rent_more(
     said = launch.describe_instance(there, like.id)
     settings = replace(settings, disk=scale_out.disk(there, said) or settings.disk)
     paid = besides(there, not private)
-    offer = scale_out.offer(there, like, paid.price(settings.disk))
+    offer = scale_out.offer(there, like, said, paid.price(settings.disk))
     if settings.max_price is not None:
         check_max_price(settings.max_price, spec.nodes, len(running.nodes), offer)
     if not _costs_as_before(offer, running.lost):

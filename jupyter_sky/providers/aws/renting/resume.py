@@ -45,7 +45,7 @@ def resume(
     said = power.wait_until_stopped(there, ids, report)
     private = like.host.rpartition("@")[2] == said[like.id].get("PrivateIpAddress")
     paid = besides(there, not private).price(settings.disk)
-    offer = scale_out.offer(there, like, paid)
+    offer = scale_out.offer(there, like, said[like.id], paid)
     _check_price(settings, spec.name, len(machines), offer.price)
     _check_money(spec.name, money, len(machines), offer.price)
     confirm_price(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -300,6 +301,32 @@ def test_a_capacity_block_is_paid_already(account: Account, subnet: str, left: L
     with pytest.raises(UsageError, match="type its id, which begins with cr-"):
         AWS(capacity_reservation="mine")
     assert left() == []
+
+
+def test_nodes_join_in_a_capacity_block(start: Start, account: Account, clients: Clients) -> None:
+    block = {**RESERVED, "instanceType": "c5n.18xlarge", "reservationType": "capacity-block"}
+    account.reservations = {"cr-0b": block}
+
+    def describe(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        """Say what moto has otherwise."""
+        answer = carry_out()
+        if call.action == "DescribeInstances":
+            for name, value in (("instanceLifecycle", "capacity-block"), ("interfaceType", "efa")):
+                said = f"<{name}>{value}</{name}>".encode()
+                answer.body = re.sub(rf"<{name}>.*?</{name}>".encode(), said, answer.body)
+        return answer
+
+    account.fault = describe
+    options = {"placement": False, "capacity_reservation": "cr-0b"}
+    cells = start(2, framework=False, **options)
+    provider = AWS(user="root", python=cells.cluster.provider.python, **options)
+    cells.cluster.scale(3, provider)
+    first, second = [call.params for call in account.calls if call.action == "RunInstances"]
+    for params in (first, second):
+        assert params["InstanceMarketOptions.MarketType"] == "capacity-block"
+        assert params["NetworkInterface.1.InterfaceType"] == "efa"
+        assert "Placement.GroupName" not in params
+    assert cells.cluster.price == pytest.approx(3 * 100 * 0.08 / 730), "more than its disks is paid"
 
 
 def test_nodes_that_join_are_like_the_first_for_another_kernel_too(
