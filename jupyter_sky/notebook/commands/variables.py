@@ -25,7 +25,7 @@ from jupyter_sky.notebook.validation import check_names, choose_ranks
 
 def push(context: CommandContext, options: Namespace) -> None:
     """Send variables to all ranks, even unchanged ones."""
-    cluster, namespace = context.cluster(), context.shell.user_ns
+    cluster, namespace = context.cluster(options.cluster), context.shell.user_ns
     check_names(options.names, namespace, "%sky push", cluster)
     update = cluster.sync.update(
         options.names, namespace, cluster.all_ranks, force=True, limit=None
@@ -38,7 +38,7 @@ def push(context: CommandContext, options: Namespace) -> None:
 
 def pull(context: CommandContext, options: Namespace) -> None:
     """Bind the head's values of variables or, with ``--ranks``, lists of the ranks' values."""
-    cluster = context.cluster()
+    cluster = context.cluster(options.cluster)
     from_head = options.ranks in (None, "head")
     ranks = choose_ranks(cluster, options.ranks or "head", "--ranks")
     gathered = () if from_head else options.names
@@ -85,8 +85,10 @@ def vars_of_ranks(context: CommandContext, options: Namespace) -> bool:
         print(f"{cluster.name}: the ranks have no variables yet")
     for note in names.notes:
         print(f"{cluster.name}: {note}")
+    where = f" --cluster {cluster.name}" if options.cluster else ""
     for name in names.missing:
-        print(f"no rank has {name}: `%sky push {name}` sends the notebook's", file=sys.stderr)
+        push = f"`%sky push {name}{where}` sends the notebook's"
+        print(f"no rank has {name}: {push}", file=sys.stderr)
     return names.has_answer and not names.missing
 
 

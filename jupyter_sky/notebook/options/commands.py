@@ -188,8 +188,8 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "start": ("start a stopped cluster again", (_NAME, _MAX_PRICE, _NEW_LIMIT)),
     "status": ("show clusters, their ranks and runs", (_SHOWN, _JSON)),
     "logs": ("show the output of ranks", (_LOG_RANKS, _FOLLOW, _TAIL, _SAVE, _JSON, _CLUSTER)),
-    "push": ("send variables to all ranks", (_NAMES,)),
-    "pull": ("bring variables back from the ranks", (_RESULTS, _SOURCE_RANKS)),
+    "push": ("send variables to all ranks", (_NAMES, _CLUSTER)),
+    "pull": ("bring variables back from the ranks", (_RESULTS, _SOURCE_RANKS, _CLUSTER)),
     "vars": ("show what names stand for on the ranks", (_ALL_NAMES, _CLUSTER)),
     "same": (
         "compare variables between the ranks, and show where they differ first",

@@ -276,6 +276,21 @@ def test_push_and_pull(two: Notebook) -> None:
         two.run("%sky debug --rank 9")
 
 
+def test_variables_of_another_cluster(two: Notebook) -> None:
+    two.run("%sky up --nodes 1 --cluster current")
+    [name] = {row.name for row in registry.rows()} - {"current"}
+    missing = f"no rank has data: `%sky push data --cluster {name}` sends the notebook's\n"
+    two.run(f"%sky vars data --cluster {name}")
+    assert two.stderr == missing
+    two.namespace["data"] = [1, 2]
+    two.run(f"%sky push data --cluster {name}")
+    two.run("%sky vars data")
+    assert two.stderr == "no rank has data: `%sky push data` sends the notebook's\n"
+    two.namespace["data"] = None
+    two.run(f"%sky pull data --ranks all --cluster {name}")
+    assert two.namespace["data"] == [[1, 2], [1, 2]]
+
+
 def test_restart_empties_namespaces(two: Notebook) -> None:
     two.run("%%sky\nx = 1")
     assert "ranks 0-1 restarted with empty namespaces" in two.run("%sky restart")
