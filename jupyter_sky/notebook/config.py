@@ -183,8 +183,9 @@ class Sky(Configurable):
     python = Unicode(
         None,
         allow_none=True,
-        help="Path of a Python on SSH hosts that has jupyter_sky's requirements; without it, an "
-        "environment is made on each host.",
+        help="Path of a Python on SSH hosts, Slurm's nodes and instances at AWS that has "
+        "jupyter_sky's requirements; without it, an environment is made there, or nodes of Slurm "
+        "use the notebook's.",
     ).tag(config=True)
     interface = Unicode(
         None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from jupyter_sky.formatting import format_list, similar_file, similar_names
 from jupyter_sky.imports import import_whole
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
+from jupyter_sky.providers.buckets.volume import Volume
 
 _USED = ("name", "workdir", "num_nodes", "resources", "setup", "run", "envs", "secrets")
 _KEYS = (*_USED, "file_mounts")
@@ -222,13 +224,27 @@ def _variables(path: Path, said: Mapping[str, Any], given: Mapping[str, str]) ->
 def _mounts(path: Path, said: Mapping[str, Any]) -> dict[str, str]:
     mounts = {}
     for target, source in _mapping(path, said, "file_mounts").items():
+        url = source.get("source") if isinstance(source, dict) else source
+        if volume := _as_volume(url, target):
+            raise UsageError(
+                f"{path}: file_mounts {target} is a bucket: leave it out, and add `--volume "
+                f"{shlex.quote(volume)}` to the line."
+            )
         if not isinstance(source, str) or "://" in source:
             raise UsageError(
-                f"{path}: file_mounts {target} is not a path of this computer, and buckets are not "
-                "mounted: leave it out, and read the bucket in the script."
+                f"{path}: file_mounts {target} is not a path of this computer: leave it out, and "
+                "get it in `setup`."
             )
         mounts[target] = source
     return mounts
+
+
+def _as_volume(url: object, target: str) -> str | None:
+    """Return what to type for a place in a bucket, if it can be a volume."""
+    try:
+        return str(Volume.parse(f"{url}:{target}"))
+    except UsageError:
+        return None
 
 
 # Resources of which one is enough

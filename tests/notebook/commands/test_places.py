@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import jupyter_sky as sky
@@ -37,6 +39,10 @@ def test_options_that_none_of_them_has_a_use_for_are_refused(notebook: Notebook)
         notebook.run("%%sky --nodes 2 --spot-or-on-demand\npass")
     with pytest.raises(sky.UsageError, match="--region does not apply to local or ssh nodes"):
         notebook.run("%%sky --provider local,ssh --region us-east-1\npass")
+    notebook.run("%config Sky.provider = 'slurm'")
+    sentence = "--hosts does not apply to slurm nodes: leave it out, or add `--provider ssh`."
+    with pytest.raises(sky.UsageError, match=f"^{re.escape(sentence)}$"):
+        notebook.run("%%sky --hosts gpu1\npass")
     with pytest.raises(sky.UsageError, match="--hosts are machines to reach over SSH"):
         notebook.run("%%sky --provider local,aws --hosts gpu1\npass")
 

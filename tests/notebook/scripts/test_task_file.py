@@ -226,7 +226,15 @@ def test_what_cannot_be_had_is_called_as_in_the_file(notebook: Notebook, tmp_pat
             "envs: {A: null}\nsecrets: {B: null}",
             "leaves A and B without a value: set them here and add `--env A --secret B`",
         ),
-        ("file_mounts: {/data: 's3://bucket'}", "buckets are not mounted"),
+        (
+            "file_mounts: {/data: 's3://bucket/photos'}",
+            "file_mounts /data is a bucket: leave it out, and add `--volume "
+            "s3://bucket/photos:/data`",
+        ),
+        (
+            "file_mounts: {/data: 'https://example.org/data.tar'}",
+            "file_mounts /data is not a path of this computer: leave it out, and get it in `setup`",
+        ),
         ("envs:\n  YES: 1", "a name in envs is read as True, as YAML has it: put it in quotes"),
         ("secrets: {1: x}", "a name in secrets is read as 1, as YAML has it: put it in quotes"),
         ("envs: {A B: 1}", "'A B' is no name of a variable: take letters"),
