@@ -59,6 +59,22 @@ def test_a_restarted_kernel_takes_a_run_up(
     assert len(notebook.succeed("%sky attach").stdout.splitlines()) == 1
 
 
+def test_what_one_rank_was_to_gather_is_a_list(
+    opened: Callable[..., LiveNotebook], tmp_path: Path
+) -> None:
+    notebook = opened()
+    go = tmp_path / "go"
+    code = COUNTING.format(count=20, at=10, go=str(go)).replace("--nodes 2", "--nodes 1")
+    cell = notebook.start(code)
+    notebook.until(cell, lambda cell: "5\n" in cell.stdout)
+    notebook.restart()
+    notebook.succeed("%load_ext jupyter_sky")
+    go.touch()
+    notebook.succeed("%sky attach")
+    assert notebook.value("last") == 19
+    assert notebook.value("type(mine).__name__, len(mine)") == ("list", 1)
+
+
 def test_a_kernel_that_stood_still_reads_whether_it_is_to_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

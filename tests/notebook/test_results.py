@@ -40,6 +40,6 @@ def test_a_state_dictionary_is_bound_to_a_name_of_its_own() -> None:
 
 def test_another_kernel_binds_the_same() -> None:
     requested = requested_names((1, 3), ("model",), ("loss",))
-    task = Task(ranks=(1, 3), values=requested)
+    task = Task(ranks=(1, 3), values=requested, gathered=("loss",))
     assert select_requested(VALUES, task) == {"model": "a", "loss": [10, 30]}
     assert select_requested({}, Task(ranks=(1, 3))) == {}

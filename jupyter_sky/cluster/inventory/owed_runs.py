@@ -27,6 +27,22 @@ Asked = Mapping[int, Sequence[str]]
 
 
 @dataclass(frozen=True)
+class RequestedNames:
+    """The names that a run was asked for.
+
+    Attributes
+    ----------
+    asked
+        Those of each rank; empty where no kernel of here has asked.
+    gathered
+        Those of them of which every rank's value is wanted.
+    """
+
+    asked: Asked
+    gathered: Sequence[str]
+
+
+@dataclass(frozen=True)
 class OwedRun:
     """What a run owes.
 
@@ -38,11 +54,14 @@ class OwedRun:
         Whether it waits for its turn.
     asked
         The names that it was asked for.
+    gathered
+        Those of them of which every rank's value was wanted.
     """
 
     title: str
     waits: bool
     asked: Asked
+    gathered: Sequence[str] = ()
 
     @property
     def sentence(self) -> str:
@@ -53,10 +72,9 @@ class OwedRun:
                 "turn came; run it again"
             )
         head = min(self.asked)
-        gathered = next((names for rank, names in self.asked.items() if rank != head), ())
-        single = [name for name in self.asked[head] if name not in gathered]
+        single = [name for name in self.asked[head] if name not in self.gathered]
         pulls = [f"`%sky pull {' '.join(single)}`"] * bool(single)
-        pulls += [f"`%sky pull {' '.join(gathered)} --ranks all`"] * bool(gathered)
+        pulls += [f"`%sky pull {' '.join(self.gathered)} --ranks all`"] * bool(self.gathered)
         bring = "brings" if len(pulls) == 1 else "bring"
         them = "it" if len(self.asked[head]) == 1 else "them"
         return (
@@ -66,7 +84,13 @@ class OwedRun:
 
 
 def record(
-    cluster: str, run: str, title: str, asked: Asked, then: str = "", waits: bool = False
+    cluster: str,
+    run: str,
+    title: str,
+    asked: Asked,
+    gathered: Sequence[str] = (),
+    then: str = "",
+    waits: bool = False,
 ) -> None:
     """Record what a run owes that waits for its turn, or is about to begin.
 
@@ -81,6 +105,8 @@ def record(
         What the user calls the run.
     asked
         The names that each rank is asked for.
+    gathered
+        Those of them of which every rank's value is wanted.
     then
         What the user calls the run that follows it, if any does.
     waits
@@ -89,7 +115,7 @@ def record(
     path = _path(cluster, run)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     owed = {rank: list(names) for rank, names in asked.items()}
-    state = {"then": then, "waits": waits, "came": False}
+    state = {"gathered": list(gathered), "then": then, "waits": waits, "came": False}
     _write(path, {"title": title, "asked": owed, "by": _by(), **state})
     if waits:
         return
@@ -124,11 +150,12 @@ def owes(cluster: str, run: str) -> bool:
     return False
 
 
-def find(cluster: str, run: str) -> dict[int, list[str]]:
-    """Return the names that each rank is asked for; none, where no kernel of here has asked."""
+def find(cluster: str, run: str) -> RequestedNames:
+    """Return the names that a run is asked for by a kernel of here."""
     with contextlib.suppress(OSError, ValueError):
-        return dict(_read(_path(cluster, run))["asked"])
-    return {}
+        found = _read(_path(cluster, run))
+        return RequestedNames(found["asked"], found["gathered"])
+    return RequestedNames({}, ())
 
 
 def take_left(cluster: str, shared: bool, but: str | None) -> list[OwedRun]:
@@ -149,7 +176,12 @@ def take_left(cluster: str, shared: bool, but: str | None) -> list[OwedRun]:
         if found["came"] or _may_be_there(by, shared) or (path.stem == but and not then):
             continue
         if found["waits"] or not then:
-            left.append((by["at"], OwedRun(found["title"], found["waits"], found["asked"])))
+            left.append(
+                (
+                    by["at"],
+                    OwedRun(found["title"], found["waits"], found["asked"], found["gathered"]),
+                )
+            )
         if then:
             left.append((by["at"], OwedRun(then, waits=True, asked={})))
         with contextlib.suppress(OSError):
@@ -192,7 +224,8 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not isinstance(found.get("asked"), dict):
         raise ValueError(f"{path} is no record of a run")
     asked = {int(rank): list(map(str, names)) for rank, names in found["asked"].items()}
-    return {**found, "asked": asked}
+    gathered = list(map(str, found.get("gathered", ())))
+    return {**found, "asked": asked, "gathered": gathered}
 
 
 def _write(path: Path, found: Mapping[str, Any]) -> None:

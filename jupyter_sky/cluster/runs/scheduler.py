@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -18,6 +18,7 @@ from jupyter_sky.cluster.control import recovery, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import ClusterListener, Done
 from jupyter_sky.cluster.errors import BegunInPart, not_sent
+from jupyter_sky.cluster.inventory.owed_runs import RequestedNames
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
@@ -328,17 +329,15 @@ class Scheduler(ClusterListener):
         for run in self._runs.values():
             run.on_notice(text)
 
-    def on_unseen_run(
-        self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
-    ) -> None:
+    def on_unseen_run(self, began: RunBegan, names: RequestedNames, untold: Sequence[int]) -> None:
         """Follow a run that another kernel began; called before its events."""
-        task = request.task_of(began, self.controller.ranks, asked)
+        task = request.task_of(began, self.controller.ranks, names)
         run = self._unseen = self._runs[began.run] = self._make_run(task, began.run)
-        run.sent, run.is_recorded = True, bool(asked)
+        run.sent, run.is_recorded = True, bool(names.asked)
         run.started = run.began = time.monotonic() - max(0.0, began.seconds)
         run.data_sent.set()
         self.monitor.begin(run)
-        if any(began.asked.values()) and not asked:
+        if any(began.asked.values()) and not names.asked:
             run.on_notice(UNKNOWN_NAMES)
         if untold and not (self.controller.visits or self.controller.shared):
             # The others might wait for them forever.

@@ -83,6 +83,8 @@ class Task:
         Large parts of ``call``, or the files of ``script``.
     values
         The names that are asked for afterwards, for each rank.
+    gathered
+        Those of them of which the value of every rank is wanted, even where there is one.
     show
         The ranks whose output is sent here while they run.
     title
@@ -114,6 +116,7 @@ class Task:
     update: NamespaceUpdate = field(default_factory=NamespaceUpdate)
     blobs: dict[str, memoryview] = field(default_factory=dict)
     values: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    gathered: Sequence[str] = ()
     show: tuple[int, ...] = (0,)
     title: str = ""
     serves: Serving | None = None

@@ -113,6 +113,7 @@ class Cell:
             place=self.place,
             update=update,
             values=requested_names(ranks, options.out, options.gather),
+            gathered=options.gather,
             show=shown,
             title=self.title,
             hang_after=options.hang_after or HANG_AFTER,

@@ -66,13 +66,7 @@ def select(
 def select_requested(values: RankValues, task: Task) -> dict[str, Any]:
     """Do the same for a task that `requested_names` was made for, by another kernel perhaps."""
     first, *_ = task.ranks
-    return select(values, task.ranks, task.values.get(first, ()), gathered_names(task))
-
-
-def gathered_names(task: Task) -> Collection[str]:
-    """Return the names of which a task brings back every rank's value."""
-    _, *others = task.ranks
-    return task.values.get(others[0], ()) if others else ()
+    return select(values, task.ranks, task.values.get(first, ()), task.gathered)
 
 
 def bind(

@@ -47,7 +47,8 @@ def pull(context: CommandContext, options: Namespace) -> None:
     asked = cluster.all_ranks if from_head else ranks
     # An update without names: it marks the state that the ranks' values are newer than.
     update = cluster.sync.update((), context.shell.user_ns, asked)
-    run = cluster.run(Task(asked, code="", values=requested, update=update))
+    task = Task(asked, code="", values=requested, gathered=gathered, update=update)
+    run = cluster.run(task)
     _follow(context, cluster, run)
     try:
         values = run.values()

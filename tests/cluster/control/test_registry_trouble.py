@@ -223,14 +223,14 @@ def test_what_a_run_was_asked_for_is_known_while_it_is_recorded_that_it_came(mon
         file = usual(path, *place, **options)
         file.write("{")
         file.flush()
-        assert owed_runs.find("c1", "r1") == {0: ["x"]}
+        assert owed_runs.find("c1", "r1").asked == {0: ["x"]}
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     usual = open
     with monkeypatch.context() as full:
         full.setattr(paths, "open", write_a_part, raising=False)
         owed_runs.settle("c1", "r1")
-    assert owed_runs.find("c1", "r1") == {0: ["x"]}
+    assert owed_runs.find("c1", "r1").asked == {0: ["x"]}
     assert owed_runs.owes("c1", "r1")
     owed_runs.settle("c1", "r1")
     assert not owed_runs.owes("c1", "r1")

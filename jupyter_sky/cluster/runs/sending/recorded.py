@@ -48,7 +48,7 @@ async def settle(cluster: str, run: Run) -> None:
 
 async def _record(cluster: str, run: Run, waits: bool) -> None:
     task = run.task
-    owed = task.title or "a run", task.values, task.then
+    owed = task.title or "a run", task.values, task.gathered, task.then
     run.is_recorded = True
     with contextlib.suppress(OSError):
         await asyncio.to_thread(owed_runs.record, cluster, run.id, *owed, waits)

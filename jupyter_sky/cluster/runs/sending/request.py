@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.inventory.owed_runs import RequestedNames
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.sending.outcome import fail_together
@@ -82,7 +83,7 @@ def names_for(connection: Connection, names: Sequence[NameGroup]) -> list[NameGr
     ]
 
 
-def task_of(began: RunBegan, known: Sequence[int], asked: Mapping[int, Sequence[str]]) -> Task:
+def task_of(began: RunBegan, known: Sequence[int], names: RequestedNames) -> Task:
     """Return the task of a run that another kernel began."""
     ranks, show = tuple(among(began.ranks, known)), tuple(among(began.show, known))
-    return Task(ranks, values=asked, show=show, title=began.title)
+    return Task(ranks, values=names.asked, gathered=names.gathered, show=show, title=began.title)

@@ -16,7 +16,7 @@ from jupyter_sky.cluster.volumes.unattached import NotWrittenBack
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.attached import visit
-from jupyter_sky.notebook.cells.results import bind, gathered_names, select_requested
+from jupyter_sky.notebook.cells.results import bind, select_requested
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.errors import no_cluster
 from jupyter_sky.notebook.options.definitions import CellOptions
@@ -134,4 +134,4 @@ def _follow_unseen(context: CommandContext, cluster: Cluster, run: RunHandle) ->
     print(f"{cluster.name}: {said_of_origin(run.task.title, cluster.shared)}")
     follow(context.shell, context.session.panels, cluster, run)
     values = select_requested(run.values(), run.task)
-    bind(context.shell, cluster, run, values, gathered_names(run.task))
+    bind(context.shell, cluster, run, values, run.task.gathered)
