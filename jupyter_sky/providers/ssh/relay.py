@@ -231,7 +231,7 @@ with opener.open(sys.argv[1], timeout=20) as answer, open(sys.argv[2], "wb") as 
 
 def _offered(connection: HostShell, facts: HostFacts, file: RelayedFile) -> _Offer | None:
     """Let a host offer a file to others; return ``None`` if it cannot."""
-    uv = facts.uv or f"{facts.cache_folder}/bin/uv"
+    uv = facts.uv or facts.sent_uv
     script = _OFFER.format(
         python=_PYTHON.format(uv=shlex.quote(uv)),
         server=shlex.quote(_SERVER),

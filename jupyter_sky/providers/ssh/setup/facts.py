@@ -166,6 +166,11 @@ class HostFacts:
         """Our folder for things that clusters reuse: environments, wheels, code."""
         return f"{self.cache}/jupyter-sky"
 
+    @property
+    def sent_uv(self) -> str:
+        """Where the uv is that we send; machines of another kind may share the folder."""
+        return f"{self.cache_folder}/bin/uv-{self.machine}"
+
 
 def gather_facts(connection: HostShell, code: str = "") -> HostFacts:
     """Ask a host for its facts.

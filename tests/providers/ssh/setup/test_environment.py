@@ -338,7 +338,11 @@ def test_a_uv_that_will_not_do_is_not_used(lab: Lab, client: Path, script: str) 
         facts = gather_facts(connection)
         assert facts.uv == str(old)
         used = find_uv(connection, facts, Relay(1), lambda text: None)
-        assert used == f"{facts.cache_folder}/bin/uv"
+        # Machines of several kinds may share the home.
+        assert used == f"{facts.cache_folder}/bin/uv-{facts.machine}"
+        assert connection.run(f"{used} --version").startswith("uv ")
+        Path(used).write_text(f"#!/bin/sh\n{script}\n")
+        used = find_uv(connection, facts, Relay(1), lambda text: None)
         assert connection.run(f"{used} --version").startswith("uv ")
     finally:
         connection.close()

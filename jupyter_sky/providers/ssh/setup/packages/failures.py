@@ -15,7 +15,7 @@ _UNREACHED = re.compile(
     r"dns error|[Ff]ailed to fetch|error sending request|[Cc]ould not connect|tcp connect error"
 )
 _DENIED = re.compile(r"\b(401|403)\b|[Uu]nauthorized|[Ff]orbidden")
-_NOT_RUN = re.compile(r"/bin/uv: Permission denied")
+_NOT_RUN = re.compile(r"/bin/uv(-\w+)?: Permission denied")
 _ABSENT = (
     r"there (?:is|are) no versions? of {}\b",
     r"\b{} was not found",

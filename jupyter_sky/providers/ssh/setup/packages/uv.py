@@ -41,11 +41,10 @@ def find_uv(
     """
     if facts.uv and _is_usable(connection, facts.uv):
         return facts.uv
-    path = f"{facts.cache_folder}/bin/uv"
+    path, machine = facts.sent_uv, facts.machine
     quoted = shlex.quote(path)
-    if connection.run(f"test -x {quoted} && echo there || true").strip():
+    if _is_usable(connection, path):
         return path
-    machine = facts.machine
     content, digest = relay.content(f"uv {machine}", lambda: uv_program(machine).read_bytes())
 
     def send() -> None:
