@@ -343,6 +343,16 @@ def _for_provider(options: CellOptions, name: str) -> CellOptions:
     return replace(options, provider=options.provider and name, **others)
 
 
+def asking_above(provider: Provider, price: float) -> Provider:
+    """Return a provider that asks nobody about a price to which the user has agreed."""
+    if provider.name != "aws":
+        return provider
+    from jupyter_sky.providers.aws import AWS
+
+    assert isinstance(provider, AWS)
+    return replace(provider, ask_above=max(provider.ask_above, price))
+
+
 def regions_of(options: CellOptions) -> list[CellOptions]:
     """Return the same options for each of their regions, in order."""
     if options.region is None:

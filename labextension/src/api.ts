@@ -55,6 +55,7 @@ export interface Restart {
 
 export interface Scale {
   nodes: number;
+  max_price: number | null;
 }
 
 export interface Start {

@@ -140,8 +140,9 @@ def test_a_path_that_leads_nowhere_gets_a_sentence(server: Server, path: str) ->
         ("restart", {"ranks": [0.5]}),
         ("restart", {"ranks": None, "also": 1}),
         ("scale", {}),
-        ("scale", {"nodes": "2; rm"}),
-        ("scale", {"nodes": -1}),
+        ("scale", {"nodes": "2; rm", "max_price": None}),
+        ("scale", {"nodes": -1, "max_price": None}),
+        ("scale", {"nodes": 2, "max_price": "all"}),
     ],
 )
 def test_a_body_that_says_something_else_gets_a_sentence(

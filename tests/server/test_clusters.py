@@ -279,23 +279,23 @@ def test_clusters_are_scaled(server: Server, opened: Open, alone: Cluster) -> No
     kernel = opened("scale.ipynb")
     kernel.run("%%sky --nodes 2 --cluster grows\nx = 1")
     entry = server.until("grows", lambda entry: entry["kernels"])
-    said = server.act(entry, "scale", {"nodes": 3}).json["said"]
+    said = server.act(entry, "scale", {"nodes": 3, "max_price": None}).json["said"]
     assert said.startswith("grows: 3 local nodes, 3 ranks on CPU")
     entry = server.until("grows", lambda entry: entry["nodes"] == 3)
     assert entry["line"].startswith("%%sky --nodes 3 ")
     kernel.run("%%sky --ranks 0-1\nassert x == 1")
-    same = server.act(entry, "scale", {"nodes": 3})
+    same = server.act(entry, "scale", {"nodes": 3, "max_price": None})
     assert (same.status, same.message) == (409, "grows already has 3 nodes.")
     cell = kernel.start("%%sky\nprint('on', flush=True)\nimport time\ntime.sleep(600)")
     kernel.until(cell, lambda cell: "on" in cell.stdout)
-    busy = server.act(entry, "scale", {"nodes": 2})
+    busy = server.act(entry, "scale", {"nodes": 2, "max_price": None})
     assert busy.status in (400, 409) and "grows" in busy.message
     server.act(entry, "interrupt", {"run": None})
     kernel.finish(cell)
     # No kernel is connected any more, so the command line does it.
     alone.close()
     entry = server.until(alone.name, lambda entry: entry["state"] == "ready")
-    said = server.act(entry, "scale", {"nodes": 1}).json["said"]
+    said = server.act(entry, "scale", {"nodes": 1, "max_price": None}).json["said"]
     assert said.startswith(f"{alone.name}: 1 local node, 1 rank on CPU")
 
 

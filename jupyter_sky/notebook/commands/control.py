@@ -18,6 +18,7 @@ from jupyter_sky.cluster.inventory import owed_ends, row_updates
 from jupyter_sky.cluster.network.pages import Page
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
+from jupyter_sky.notebook.cluster_factory import asking_above
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.ipython.post_mortem import last_error, look_at
 from jupyter_sky.notebook.options.definitions import CellOptions
@@ -106,7 +107,13 @@ def scale(context: CommandContext, options: Namespace) -> None:
     cluster, hosts = context.cluster(options.cluster), options.hosts or ()
     with ProgressLine(context.shell, cluster.name) as progress:
         scaled = scale_cluster(
-            context.session, cluster, options.nodes, hosts, progress.update, options.discard
+            context.session,
+            cluster,
+            options.nodes,
+            hosts,
+            progress.update,
+            options.discard,
+            options.max_price,
         )
         progress.update(f"{scaled}, in {progress.seconds:.1f} s")
 
@@ -160,6 +167,8 @@ def scale_cluster(
     hosts: Sequence[str] = (),
     progress: Progress = lambda text: None,
     is_discarded: bool = False,
+    max_price: float | None = None,
+    agreed: float | None = None,
 ) -> str:
     """Add nodes to a cluster or remove some, and return a description of it.
 
@@ -177,6 +186,10 @@ def scale_cluster(
         Called with the present step.
     is_discarded
         Whether nodes may leave with what they could not write back to volumes.
+    max_price
+        Dollars an hour that all nodes may cost from now on; by default, as before.
+    agreed
+        Dollars an hour that the user has been told, and has agreed to.
 
     Raises
     ------
@@ -205,11 +218,13 @@ def scale_cluster(
         nodes = nodes or len(named)
         options = _with_spare_hosts(session, options, named)
     assert nodes
-    warnings = cluster.warnings
+    warnings, wanted = cluster.warnings, _with_limit(options, max_price, agreed)
+    provider = asking_above(session.factory.provider(wanted), agreed or 0.0)
     try:
         if nodes < has:
             write_back_before_leaving(cluster, nodes, is_discarded)
-        untold = cluster.scale(nodes, session.factory.provider(options), progress)
+        untold = cluster.scale(nodes, provider, progress)
+        options = wanted
     except KeyboardInterrupt:
         raise _interrupted(cluster, has) from None
     finally:
@@ -221,6 +236,13 @@ def scale_cluster(
     if untold:
         print(owed_ends.sentence(untold, cluster.spec.unattended))
     return describe(cluster)
+
+
+def _with_limit(options: CellOptions, max_price: float | None, agreed: float | None) -> CellOptions:
+    """Return options with a new limit of the price, if they had one or one is given."""
+    if max_price is None and agreed is not None and options.max_price is not None:
+        max_price = max(options.max_price, agreed)
+    return options if max_price is None else replace(options, max_price=max_price)
 
 
 def _with_spare_hosts(session: Session, options: CellOptions, named: Sequence[str]) -> CellOptions:

@@ -217,7 +217,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "restart": ("restart ranks with empty namespaces", (_RANKS, _CLUSTER)),
     "scale": (
         "add or remove nodes; ranks that stay keep their variables",
-        (_NODES, _MORE_HOSTS, _DISCARD_LEAVING, _CLUSTER),
+        (_NODES, _MORE_HOSTS, _MAX_PRICE, _DISCARD_LEAVING, _CLUSTER),
     ),
     "torchrun": (
         "run a script under torchrun on every node",

@@ -42,6 +42,8 @@ class ActionRequest(TypedDict):
         The ranks to restart, all of them with None; with ``restart``.
     nodes
         How many nodes the cluster is to have; with ``scale``.
+    max_price
+        Dollars an hour that the user has agreed to for all of them; with ``scale``.
     dry_run
         Whether only to say what would be lost; with ``stop``, which stops machines.
     """
@@ -55,6 +57,7 @@ class ActionRequest(TypedDict):
     question: NotRequired[dict[str, object]]
     ranks: NotRequired[list[int] | None]
     nodes: NotRequired[int]
+    max_price: NotRequired[float | None]
     dry_run: NotRequired[bool]
 
 
@@ -124,7 +127,10 @@ class SidebarActions:
             case {"action": "scale", "nodes": int() as nodes}:
                 _check_not_of_pool(cluster, "scale")
                 _check_alive(cluster)
-                return f"{cluster.name}: {scale_cluster(self._session, cluster, nodes)}"
+                price = request.get("max_price")
+                agreed = price if isinstance(price, int | float) else None
+                scaled = scale_cluster(self._session, cluster, nodes, agreed=agreed)
+                return f"{cluster.name}: {scaled}"
             case {"action": "stop"}:
                 _check_not_of_pool(cluster, "stop")
                 _check_alive(cluster)

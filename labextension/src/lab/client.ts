@@ -58,8 +58,9 @@ export class Client {
     return this.#request('POST', ['clusters', cluster, 'restart'], { ranks });
   }
 
-  scale(cluster: string, nodes: number): Promise<ActionResult> {
-    return this.#request('POST', ['clusters', cluster, 'scale'], { nodes });
+  /** Changes the number of nodes, at a price of all in dollars per hour; null if none was named. */
+  scale(cluster: string, nodes: number, price: number | null): Promise<ActionResult> {
+    return this.#request('POST', ['clusters', cluster, 'scale'], { nodes, max_price: price });
   }
 
   /** Opens a terminal of Jupyter's with a shell on the node of a rank. */

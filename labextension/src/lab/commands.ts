@@ -147,9 +147,9 @@ class Actions {
         }
         return;
       case 'scale': {
-        const nodes = await this.#confirm.scale(entry);
-        if (nodes !== null) {
-          return (await client.scale(entry.id, nodes)).said;
+        const size = await this.#confirm.scale(entry);
+        if (size !== null) {
+          return (await client.scale(entry.id, size.nodes, size.price)).said;
         }
         return;
       }

@@ -7,6 +7,12 @@ import { plain } from '../text.ts';
 import { money } from '../words.ts';
 import type { Settings } from './settings.ts';
 
+/** A number of nodes, and what the user agreed that they cost an hour, if that was asked. */
+interface Size {
+  nodes: number;
+  price: number | null;
+}
+
 export class Confirm {
   readonly #settings: Settings;
   readonly #trans: TranslationBundle;
@@ -46,7 +52,7 @@ export class Confirm {
   }
 
   /** Asks for the number of nodes; returns null if it stays as it is. */
-  async scale(entry: Entry): Promise<number | null> {
+  async scale(entry: Entry): Promise<Size | null> {
     const { name, nodes, price } = entry;
     const { value } = await InputDialog.getNumber({
       title: this.#trans.__('Number of nodes of %1', plain(name)),
@@ -62,15 +68,17 @@ export class Confirm {
     if (nodes !== null && value < nodes) {
       const title = this.#trans.__('Remove nodes from %1?', plain(name));
       const body = this.#trans.__('Variables on the ranks of those nodes are lost.');
-      return (await this.#confirmLoss(title, body, this.#trans.__('Remove'))) ? value : null;
+      const agrees = await this.#confirmLoss(title, body, this.#trans.__('Remove'));
+      return agrees ? { nodes: value, price: null } : null;
     }
     const dearer = nodes && price !== null ? (price / nodes) * value : 0;
     if (dearer > this.#settings.values.confirmAbove) {
       const title = this.#trans.__('Add nodes to %1?', plain(name));
       const body = this.#trans.__('It will cost %1 an hour.', money(dearer));
-      return (await this.#ask(title, body, Dialog.okButton())) ? value : null;
+      const agrees = await this.#ask(title, body, Dialog.okButton());
+      return agrees ? { nodes: value, price: dearer } : null;
     }
-    return value;
+    return { nodes: value, price: null };
   }
 
   #lossOf({ state }: Entry): string {

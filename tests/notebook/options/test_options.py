@@ -249,6 +249,7 @@ def test_a_line_comes_back_from_what_it_says(line: str) -> None:
     assert sorted(as_line(options).split()) == sorted(line.split())
 
 
+SCALE = {"nodes": None, "hosts": None, "max_price": None, "discard": False, "cluster": None}
 LOGS = {"ranks": None, "json": False, "follow": False, "tail": None, "save": None, "cluster": None}
 
 
@@ -276,6 +277,7 @@ LOGS = {"ranks": None, "json": False, "follow": False, "tail": None, "save": Non
         ("restart", {"ranks": None, "cluster": None}),
         ("restart 1-2 --cluster train", {"ranks": (1, 2), "cluster": "train"}),
         ("attach train", {"name": "train"}),
+        ("scale 4 --max-price 1.65", {**SCALE, "nodes": 4, "max_price": 1.65}),
         ("interrupt", {"run": None, "cluster": None}),
         ("auto on", {"switch": "on"}),
         ("auto", {"switch": None}),

@@ -14,7 +14,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.row_updates import record_line
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.attached import attach
-from jupyter_sky.notebook.cluster_factory import ClusterFactory
+from jupyter_sky.notebook.cluster_factory import ClusterFactory, asking_above
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.clients import Clients
@@ -191,11 +191,14 @@ def test_max_price_holds_for_all_nodes_together(
     cells = start(1, framework=False, instance_type="d3.2xlarge")
     # There are cheaper ones, but those that join are like the first.
     provider = replace(cells.cluster.provider, instance_type=None, max_price=1.3)
-    sentence = r"more than --max-price 1.3: type `%sky scale 3`, or start a new cluster with a h"
+    sentence = (
+        "more than --max-price 1.3: type `%sky scale 3`, or accept it, as with `%sky scale 4 "
+        "--max-price 1.65`"
+    )
     with pytest.raises(UsageError, match=rf"4 nodes cost \$1.65 an hour, {sentence}"):
         cells.cluster.scale(4, provider)
     cells.cluster.scale(3, provider)
-    with pytest.raises(UsageError, match=r"more than --max-price 1.3: start a new cluster"):
+    with pytest.raises(UsageError, match=r"more than --max-price 1.3: accept it"):
         cells.cluster.scale(4, provider)
     # Who has said nothing of it is asked.
     questions: list[str] = []
@@ -206,6 +209,11 @@ def test_max_price_holds_for_all_nodes_together(
         "Start 4 × d3.2xlarge for $1.64 an hour in us-east-1, account 123456789012? [y/N] "
     ]
     assert running(clients) == 3
+    # Who has agreed to the price in a dialog is not.
+    asking = replace(provider, max_price=None, ask_above=1.5)
+    cells.cluster.scale(4, asking_above(asking, cells.cluster.price / 3 * 4))
+    assert len(questions) == 1
+    assert running(clients) == 4
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from jupyter_sky.errors import Declined, UsageError
 from jupyter_sky.formatting import format_dollars, format_duration
-from jupyter_sky.providers.aws.market.rounding import ROUNDING, format_sufficient
+from jupyter_sky.providers.aws.market.rounding import ROUNDING, as_limit, format_sufficient
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.transport import event_loop
 
@@ -50,7 +50,7 @@ def confirm_price(
         if most <= ask_above or (max_price is not None and first.spot):
             return
         why, otherwise = "", "set `%config Sky.aws = {'ask_above': float('inf')}`"
-    elif max_price is not None or most <= ask_above:
+    elif max_price is not None or most <= ask_above + ROUNDING:
         return
     else:
         why = f" is more than ${ask_above:g}"
@@ -104,7 +104,8 @@ def check_max_price(max_price: float, nodes: int, before: int, offer: InstanceOf
     fewer = f"type `%sky scale {fitting}`, or " if fitting > before else ""
     raise UsageError(
         f"{nodes} nodes cost {format_sufficient(total)} an hour, more than --max-price "
-        f"{max_price:g}: {fewer}start a new cluster with a higher one."
+        f"{max_price:g}: {fewer}accept it, as with `%sky scale {nodes} --max-price "
+        f"{as_limit(total)}`."
     )
 
 

@@ -13,3 +13,8 @@ def format_sufficient(price: float) -> str:
     """Format a price as the limit that allows it: ``"$1.03"`` for 1.022."""
     parts = 100 if price >= 0.1 else 10_000  # as many as are shown
     return format_dollars(math.ceil((price - ROUNDING) * parts) / parts)
+
+
+def as_limit(price: float) -> str:
+    """Return what to type as the limit that allows a price: ``"1.03"`` for 1.022."""
+    return format_sufficient(price).lstrip("$").replace(",", "")

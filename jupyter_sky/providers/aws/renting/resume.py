@@ -12,7 +12,7 @@ from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance, address_of, wait_for_addresses
 from jupyter_sky.providers.aws.market.besides import besides
 from jupyter_sky.providers.aws.market.confirmation import confirm_price
-from jupyter_sky.providers.aws.market.rounding import ROUNDING, format_sufficient
+from jupyter_sky.providers.aws.market.rounding import ROUNDING, as_limit, format_sufficient
 from jupyter_sky.providers.aws.renting.budget import WORTH_IT
 from jupyter_sky.providers.aws.settings import Settings
 from jupyter_sky.providers.spec import ClusterSpec
@@ -100,8 +100,9 @@ def _check_price(settings: Settings, name: str, nodes: int, price: float | None)
         return
     if nodes * price <= settings.max_price + ROUNDING:
         return
-    enough = format_sufficient(nodes * price)
+    total = nodes * price
     raise UsageError(
-        f"{nodes} nodes cost {enough} an hour now, more than --max-price {settings.max_price:g}: "
-        f"accept it, as with `%sky start {name} --max-price {enough.lstrip('$').replace(',', '')}`."
+        f"{nodes} nodes cost {format_sufficient(total)} an hour now, more than --max-price "
+        f"{settings.max_price:g}: accept it, as with `%sky start {name} --max-price "
+        f"{as_limit(total)}`."
     )

@@ -59,7 +59,7 @@ def follow(user: SidebarUser, machines: Machines, shots: Path) -> None:
     """Do what a user does who goes home, and comes back."""
     user.run("%load_ext jupyter_sky")
     user.run(
-        "%%sky --provider aws --nodes 1 --cpus 4+ --cluster train --max-price 1\n"
+        "%%sky --provider aws --nodes 1 --cpus 4+ --cluster train --max-price 0.3\n"
         "open('kept', 'w').write('on the disk')\nprint('it is', 'kept')"
     ).get_by_text("it is kept").last.wait_for()
     user.card("train", "idle").wait_for()
@@ -98,6 +98,15 @@ def follow(user: SidebarUser, machines: Machines, shots: Path) -> None:
     user.card("train", "idle").wait_for()
     cell = user.run("%%sky --cluster train\nprint('now', open('kept').read())")
     cell.get_by_text("now on the disk").last.wait_for()
+
+    # Who agrees to a price in the dialog is not refused for a limit of before, and asked no more.
+    card = user.card("train", "idle")
+    card.get_by_role("button", name="Change the number of nodes").click()
+    dialog.get_by_role("spinbutton").fill("2")
+    dialog.get_by_role("button", name="Change").click()  # another question follows
+    dialog.get_by_text("It will cost $0.42 an hour.").wait_for()
+    user.confirm("OK")
+    card.get_by_text("idle · 2 nodes").wait_for()
 
 
 def picture(user: SidebarUser, theme: str, path: Path) -> None:
