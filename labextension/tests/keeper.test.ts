@@ -64,10 +64,10 @@ test('a run whose end only the kernel tells of can have missing output', (t) => 
   assert.ok(!keeper.isIncomplete(strip));
   feed.take(ended, 'kernel');
   assert.ok(keeper.isIncomplete(strip), 'the notebook was saved before that');
-  const panel = { context: {} } as Panel;
-  keeper.comesHere('r1', panel);
+  const panel = { sessionContext: {} } as Panel;
+  keeper.comesHere('r1', panel.sessionContext);
   assert.ok(!keeper.isIncomplete(strip));
-  keeper.closed({ context: {} } as Panel);
+  keeper.closed({ sessionContext: {} } as Panel);
   assert.ok(!keeper.isIncomplete(strip), 'another notebook was closed');
   keeper.closed(panel);
   assert.ok(keeper.isIncomplete(strip));

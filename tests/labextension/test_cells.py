@@ -187,6 +187,30 @@ def test_a_reload_in_the_middle_of_a_run(
     assert "step 12\n" in printed.text
 
 
+def test_a_reload_in_the_middle_of_a_loop_that_clears_its_output(
+    open_notebook: Open, tmp_path: Path
+) -> None:
+    user = open_notebook("lab", "reloaded-plot")
+    user.run(LOAD)
+    end = tmp_path / "end"
+    cell = user.start(
+        "%%sky --nodes 1\nimport os, time\nfrom IPython.display import clear_output\nstep = 0\n"
+        f"while not os.path.exists({str(end)!r}):\n    clear_output(wait=True)\n"
+        "    print('step', step)\n    step += 1\n    time.sleep(0.05)\nprint('the end')"
+    )
+    cell.locator(".jp-RenderedText").get_by_text(re.compile(r"^step \d+")).wait_for()
+    user.saved()
+    user.load_again()
+
+    # With each clear, the kernel sends the strip again, which still is not for this page.
+    cell = user.cell("clear_output")
+    user.strip(cell).get_by_role("button", name="Show missing output").click()
+    end.touch()
+    user.wait_for_state(cell, "Finished")
+    cell.locator(".jp-RenderedText").get_by_text("the end").wait_for()
+    user.page.wait_for_function(HAS_END)
+
+
 def test_the_run_is_there_after_a_reload_however_seldom_the_server_is_asked(
     open_notebook: Open, server: Server, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 /* Keeps strips true when the kernel does not tell of their runs: after a reload of the page, and when
    the kernel is gone. The server knows what the kernel has written, and what the nodes say. */
 
+import type { ISessionContext } from '@jupyterlab/apputils';
 import type { CodeCell } from '@jupyterlab/cells';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
@@ -25,8 +26,9 @@ export class Keeper {
   readonly #cells: Cells;
   readonly #trans: TranslationBundle;
   readonly #strips = new Set<RunStrip>();
-  /** Runs whose messages come to this page and go into their cells, with their notebooks. */
-  readonly #here = new Map<string, NotebookPanel['context']>();
+  /** Runs whose messages come to this page and go into their cells, with the sessions that have
+      asked for them. */
+  readonly #here = new Map<string, ISessionContext>();
   /** Runs whose text was restored, so that later text is wanted as well. */
   readonly #restored = new Set<string>();
   readonly #asked = new Set<string>();
@@ -76,15 +78,15 @@ export class Keeper {
     }
   }
 
-  /** Notes that the messages of a run come to a notebook of this page. */
-  comesHere(run: string, { context }: NotebookPanel): void {
-    this.#here.set(run, context);
+  /** Notes that the messages of a run come to this page. */
+  comesHere(run: string, asker: ISessionContext): void {
+    this.#here.set(run, asker);
   }
 
   /** Notes that a notebook was closed: what still comes goes into no cell, even if it is opened again. */
-  closed({ context }: NotebookPanel): void {
-    for (const [run, of] of this.#here) {
-      if (of === context) {
+  closed({ sessionContext }: NotebookPanel): void {
+    for (const [run, asker] of this.#here) {
+      if (asker === sessionContext) {
         this.#here.delete(run);
       }
     }

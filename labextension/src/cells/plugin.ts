@@ -1,7 +1,7 @@
 /* The plugin that shows runs in the cells of notebooks. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { Notification } from '@jupyterlab/apputils';
+import { Notification, type ISessionContext } from '@jupyterlab/apputils';
 import { PageConfig } from '@jupyterlab/coreutils';
 import type { IDisplayData } from '@jupyterlab/nbformat';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
@@ -63,7 +63,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     });
     takeBackQuestions(tracker);
     tracker.widgetAdded.connect((_, panel) => {
-      listen(panel, keeper);
+      listen(app, panel, keeper);
       const { context, sessionContext } = panel;
       Promise.all([context.ready, sessionContext.ready])
         .then(() => keeper.opened(panel))
@@ -75,14 +75,16 @@ const plugin: JupyterFrontEndPlugin<void> = {
 export default plugin;
 
 /** Notes which runs send their messages to this page, and whether these reach their cells. */
-function listen(panel: NotebookPanel, keeper: Keeper): void {
-  panel.sessionContext.iopubMessage.connect((_, { header, content }) => {
+function listen(app: JupyterFrontEnd, panel: NotebookPanel, keeper: Keeper): void {
+  panel.sessionContext.iopubMessage.connect((_, { header, parent_header: parent, content }) => {
     if (header.msg_type === 'display_data' || header.msg_type === 'update_display_data') {
       const { data, metadata } = content as Pick<IDisplayData, 'data' | 'metadata'>;
       const output: IDisplayData = { output_type: 'display_data', data, metadata };
       const run = runOf(output);
-      if (run && header.msg_type === 'display_data') {
-        keeper.comesHere(run, panel);
+      // What a page has asked for that was loaded before goes into no cell of this one.
+      const of = 'session' in parent ? asker(app, panel, parent.session) : undefined;
+      if (run && of && header.msg_type === 'display_data') {
+        keeper.comesHere(run, of);
       } else if (run ? keeper.takesMessages(run) : backgroundOf(output)) {
         updateOutputs(panel, output);
       }
@@ -94,6 +96,18 @@ function listen(panel: NotebookPanel, keeper: Keeper): void {
     }
   });
   panel.disposed.connect(() => keeper.closed(panel));
+}
+
+/** Returns what of this page has asked a notebook's kernel for something, in a session of messages:
+    the notebook, or another one or a console that share its kernel. */
+function asker(
+  { shell }: JupyterFrontEnd,
+  panel: NotebookPanel,
+  session: string
+): ISessionContext | undefined {
+  return [panel, ...shell.widgets('main')]
+    .map((widget) => (widget as Partial<Pick<NotebookPanel, 'sessionContext'>>).sessionContext)
+    .find((context) => context?.session?.kernel?.clientId === session);
 }
 
 /** The notebooks of a page, as strips use them. */
