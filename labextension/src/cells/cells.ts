@@ -85,12 +85,15 @@ export function updateOutputs({ content }: NotebookPanel, shown: IDisplayData): 
   }
 }
 
-/** Shows the end of what a run in the background has printed, unless its kernel has shown it. */
-export function endBackground({ model: { outputs } }: CodeCell, text: string): void {
+/** Shows the end of what a run in the background has printed below its strip, unless its kernel has
+    shown it. */
+export function endBackground({ model: { outputs } }: CodeCell, run: string, text: string): void {
   const lines = text.trimEnd().split('\n').slice(-BACKGROUND_LINES);
+  let above: string | null = null; // the mark of an output has the first attempt, a strip the last
   outputs.toJSON().forEach((output, at) => {
+    above = runOf(output) ?? above;
     const shown = (output.data as { 'text/plain'?: string } | undefined)?.['text/plain'] ?? '';
-    if (backgroundOf(output) && !shown.includes(lines.at(-1)!)) {
+    if (above === run && backgroundOf(output) && !shown.includes(lines.at(-1)!)) {
       outputs.set(at, { ...output, data: { 'text/plain': lines.join('\n') } });
     }
   });

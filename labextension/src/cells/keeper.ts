@@ -238,7 +238,7 @@ export class Keeper {
         }
         replaceOutputs(cell, record, this.#restored.has(run) ? record.text : null);
         if (background) {
-          endBackground(cell, record.text);
+          endBackground(cell, run, record.text);
         }
       }
     } catch (error) {
