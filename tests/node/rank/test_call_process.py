@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -73,15 +74,29 @@ def adopts_orphans() -> Iterator[None]:
     prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
+def in_a_session_of_its_own(_: list[object]) -> int:
+    nothing = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(["sleep", "600"], start_new_session=True, **nothing).pid
+
+
+def forked(kept: list[object]) -> int:
+    kept.append(manager := multiprocessing.get_context("fork").Manager())  # ignores SIGINT
+    pid: int = manager._process.pid  # type: ignore[attr-defined]
+    return pid
+
+
 @pytest.mark.usefixtures("adopts_orphans")
-def test_what_a_call_has_started_ends_where_stop_has_ended_its_process(tmp_path: Path) -> None:
-    place = tmp_path / "pid"
+@pytest.mark.parametrize("start", [in_a_session_of_its_own, forked])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_what_a_call_has_started_ends_where_others_have_ended_its_process(
+    tmp_path: Path, start: Callable[[list[object]], int], number: int
+) -> None:
+    place, kept = tmp_path / "pid", list[object]()
 
     def call(*_: object) -> Any:
-        started = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        place.with_suffix(".part").write_text(str(started.pid))
+        place.with_suffix(".part").write_text(str(start(kept)))
         place.with_suffix(".part").rename(place)
-        started.wait()
+        signal.pause()
 
     process = CallProcess(call, print, tmp_path)
     thread = threading.Thread(target=process.call, args=(CALL, None, Mail()), daemon=True)
@@ -89,7 +104,7 @@ def test_what_a_call_has_started_ends_where_stop_has_ended_its_process(tmp_path:
     until(place.exists)
     started = psutil.Process(int(place.read_text()))
     try:
-        os.kill(process._process.pid or 0, signal.SIGINT)
+        os.kill(process._process.pid or 0, number)  # as Stop does
         thread.join(PATIENCE)
         until(lambda: not is_there(started))
     finally:

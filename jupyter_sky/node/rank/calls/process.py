@@ -88,6 +88,9 @@ class CallProcess:
             finally:
                 theirs.close()
                 self._printed.close_theirs()
+        self._began = 0.0
+        with contextlib.suppress(psutil.Error, OSError):
+            self._began = psutil.Process(self._process.pid).create_time()
         self._printed.start()
 
     def call(self, told: TellCommand, timeout: float | None, mail: Mail) -> Told | None:
@@ -108,6 +111,7 @@ class CallProcess:
                 rest = left()
             return True
 
+        is_lost = False
         try:
             self._pipe.send(told)
             while has_message():
@@ -125,8 +129,8 @@ class CallProcess:
         except queue.Empty:
             self.was_late = True
         except (OSError, EOFError):
-            pass
-        self.end()
+            is_lost = True
+        self.end(is_lost)
         return None
 
     def stop(self, mail: Mail) -> None:
@@ -135,14 +139,14 @@ class CallProcess:
         self._kill()
         mail.put(None)  # the caller may be waiting there
 
-    def end(self) -> None:
-        """End the process."""
+    def end(self, is_lost: bool = False) -> None:
+        """End the process, which has ended by itself if it ``is_lost``."""
         self.is_over = True
         self._pipe.close()
         self._kill()
         self._process.join(_END_WITHIN)
-        if self._process.exitcode != -signal.SIGKILL:
-            _kill_left(self._mark)
+        if is_lost or self._process.exitcode != -signal.SIGKILL:
+            self._kill_left()
         drop_unfinished(self._folder, self._process.pid or 0)
         self._printed.drain()
         self._printed.call = 0
@@ -159,17 +163,22 @@ class CallProcess:
             with contextlib.suppress(psutil.Error, OSError):
                 each.kill()
 
+    def _kill_left(self) -> None:
+        """Kill what the process has started, if it had ended before it was killed, as by Stop.
 
-def _kill_left(mark: str) -> None:
-    """Kill what a process has started that had ended before it was killed, as by Stop.
+        What was its child is the fork server's by then, whose child this rank is.
+        """
+        with contextlib.suppress(psutil.Error, OSError):
+            for each in psutil.Process(os.getppid()).children(recursive=True):
+                with contextlib.suppress(psutil.Error, OSError):
+                    if self._is_from_here(each) and not _cleans_up(each):
+                        each.kill()
 
-    What was its child is the fork server's by then, whose child this rank is.
-    """
-    with contextlib.suppress(psutil.Error, OSError):
-        for each in psutil.Process(os.getppid()).children(recursive=True):
-            with contextlib.suppress(psutil.Error, OSError):
-                if each.environ().get(_CALL_OF) == mark and not _cleans_up(each):
-                    each.kill()
+    def _is_from_here(self, process: psutil.Process) -> bool:
+        # Linux lets who reads the variables of a hanging process wait: those of ranks are not read.
+        if process.create_time() < self._began:
+            return False
+        return self._printed.has_from(process) or process.environ().get(_CALL_OF) == self._mark
 
 
 def _cleans_up(process: psutil.Process) -> bool:
@@ -212,6 +221,16 @@ class _Printed:
         """Close the ends to read from, if there is no process after all."""
         while self._ours:
             os.close(self._ours.popitem()[0])
+
+    def has_from(self, process: psutil.Process) -> bool:
+        """Return whether a process prints here, as one that was forked without a new program."""
+        with self._reading:
+            ours = [f"pipe:[{os.fstat(each).st_ino}]" for each in self._ours]
+        for fd in (1, 2):
+            with contextlib.suppress(OSError):  # it has closed it
+                if str(Path(f"/proc/{process.pid}/fd/{fd}").readlink()) in ours:
+                    return True
+        return False
 
     def drain(self) -> None:
         """Pass on what was printed so far: as much as a pipe can hold."""
