@@ -342,7 +342,8 @@ class Tree:
             names = [each.name for each in self.entries.values() if folders or each.is_own]
         asked = [name for name in names if name.startswith(below)]
         gone = [name for name in asked if not os.path.lexists(self.path / name)]
-        return gone if self.is_there() else []  # looked at last: it may be gone since
+        # Looked at last, as it may be gone since; of what ranks name, another folder says as much.
+        return gone if self.is_there() or (folders and self.path.is_dir()) else []
 
     def outside(self) -> list[FileEntry]:
         """Return files that were moved out of the volume before anybody read them."""

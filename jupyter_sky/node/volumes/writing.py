@@ -66,7 +66,8 @@ def write_back(
             _write_changes(tree, fetcher, workers, answer, only, settled)
         if gone and not answer["left"]:
             _remove(tree, tree.removed(gone), answer)
-        if not tree.is_there() and not tree.order["read_only"]:
+        is_there = tree.path.is_dir() if only or gone else tree.is_there()
+        if not is_there and not tree.order["read_only"]:
             answer["trouble"] = answer["trouble"] or _say_gone(tree)
         if tells and not answer["trouble"]:
             answer["trouble"] = _say_links(tree)

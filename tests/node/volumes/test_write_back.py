@@ -185,8 +185,9 @@ def test_a_folder_that_is_gone_takes_nothing_from_the_bucket(
     if there_now:
         data.mkdir()
         (data / there_now).write_bytes(b"late")
-    for gone in ({}, {"path": str(data), "gone": ["run"]}):
-        [written] = keeper.ask("write_back", **gone)["volumes"]
+    named = {"path": str(data), "names": ["late"], "gone": ["run"]}  # as by `sky.save`
+    for asked in ({}, {} if there_now else named):
+        [written] = keeper.ask("write_back", **asked)["volumes"]
         assert written["trouble"] == (
             f"{data} was removed or replaced, and nothing is removed from file://{shared}: "
             "`%sky down` and a new run make the volume again"
@@ -195,6 +196,8 @@ def test_a_folder_that_is_gone_takes_nothing_from_the_bucket(
     assert (shared / "run/step").exists()
     if there_now:
         assert (shared / there_now).read_bytes() == b"late"
+        assert keeper.ask("write_back", **named)["volumes"][0]["trouble"] == ""
+        assert not (shared / "run").exists() or not any((shared / "run").iterdir())
         shutil.rmtree(data)
     elsewhere.rename(data)
     (data / "result").unlink()
