@@ -53,7 +53,7 @@ class AWS(Settings):
         warnings = ssh.check(replace(spec, nodes=1), preload)
         self._check_autostop(spec)
         self._check_ssm()
-        self.find_offers(spec)
+        self._offers_tried_first(spec)
         self.clients().user  # noqa: B018 - asked once, and kept
         return warnings
 
@@ -240,7 +240,7 @@ class AWS(Settings):
 
     def price_of(self, spec: ClusterSpec) -> float | None:
         """Return the dollars per hour of the cheapest matching instances."""
-        price = self.find_offers(spec)[0].price
+        price = self._offers_tried_first(spec)[0].price
         return None if price is None else price * spec.nodes
 
     def plan(self, spec: ClusterSpec) -> str:
@@ -266,6 +266,13 @@ class AWS(Settings):
     def clients(self) -> Clients:
         """Return the clients of the provider's region and profile."""
         return clients(self.region, self.profile)
+
+    def _offers_tried_first(self, spec: ClusterSpec) -> list[InstanceOffer]:
+        """Return matching offers: of spot if there are any, where on demand will do as well."""
+        if self.spot_or_on_demand:
+            with contextlib.suppress(UsageError):
+                return replace(self, spot=True).find_offers(spec)
+        return self.find_offers(spec)
 
     def _check_autostop(self, spec: ClusterSpec) -> None:
         if spec.autostop and (self.spot or self.spot_or_on_demand):

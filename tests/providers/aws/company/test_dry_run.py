@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,6 +129,17 @@ def test_what_would_not_start_says_the_same(account: Account, subnet: str) -> No
     # Nothing of it is said where only spot is there.
     either = AWS(subnet=subnet, addresses="private", spot_or_on_demand=True).plan(SPEC)
     assert "4 × p4d.24xlarge spot for $27.78 an hour" in either
+
+
+def test_what_only_spot_is_cheap_enough_for_is_not_refused(account: Account, subnet: str) -> None:
+    """It is on demand, at three times the price, that it would cost too much."""
+    options: dict[str, Any] = {"subnet": subnet, "addresses": "private"}
+    options["spot_or_on_demand"] = True
+    either = AWS(**options, max_price=50.0)
+    either.check(SPEC, ())
+    assert either.price_of(SPEC) == pytest.approx(27.78, abs=0.01)
+    with pytest.raises(UsageError, match="raise --max-price"):
+        AWS(**options, max_price=1.0).check(SPEC, ())
 
 
 @pytest.fixture
