@@ -127,6 +127,8 @@ def user_data(
     }
     given = "\n".join(f"{name}={value}" for name, value in variables.items())
     lines = [given, f"mkdir -p {PurePosixPath(kept).parent}", f"ln -sfn {kept} {_LEFT}"]
+    # Whoever starts a machine again can only tell it of a new limit after logging in.
+    lines.append(f"test -s {_LEFT} && test $(cat {_LEFT}) -lt $first && {_keep('$first')}")
     if lifetime:
         lines.append(f"test -s {_LEFT} || {_keep(str(int(lifetime)))}")
     # While a machine is off it costs nothing: the rest counts from its next boot.

@@ -141,6 +141,25 @@ def test_the_limit_stands_still_while_a_machine_is_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_agents")
+def test_a_machine_is_up_for_long_enough_to_be_told_a_new_limit(tmp_path: Path) -> None:
+    """As with ``%sky start --max-cost``, where nearly nothing was left before."""
+    box = Box(tmp_path, lifetime=500)
+    box.boot()
+    assert 400 < int(box.run(user_data.ASK_POWER_OFF)) <= 500
+    box.run(user_data.power_off_script(3))
+    until(box.off.exists)
+    box.boot()
+    assert 500 < int(box.run(user_data.ASK_POWER_OFF)) <= 600
+    until(box.off.exists)
+    # Without a limit there is none after another boot.
+    other = Box(tmp_path, token="two")
+    for _ in range(2):
+        other.boot()
+        assert other.run(user_data.ASK_POWER_OFF) == ""
+        until(other.off.exists)
+
+
+@pytest.mark.usefixtures("no_agents")
 def test_no_pause_outlasts_the_money(tmp_path: Path) -> None:
     """However seldom a machine looks whether it is still needed."""
     box = Box(tmp_path, lifetime=3000)
