@@ -23,6 +23,8 @@ PARAMETERS, OPTIMIZER = MADE_FOR = (" parameters", " optimizer")
 _OF_TORCH = ("_optimizer_", "_zero_grad_", "_warned_", "_opt_called")
 """How names begin of what torch itself keeps in each optimizer, and sets anew."""
 
+_OF_EACH = ("defaults", "state", "param_groups")
+_PLAIN = (bool, int, float, str, type(None))
 _DEEPEST = 4
 
 
@@ -38,18 +40,22 @@ def reduce_optimizer(optimizer: Any) -> Any:
     more = {
         name: value
         for name, value in vars(optimizer).items()
-        if name not in state and not name.startswith(_OF_TORCH) and _is_data(value)
+        if name not in state and not name.startswith(_OF_TORCH) and _is_of(value, _data())
     }
     return make, arguments, state | more, *rest
 
 
-def _is_data(value: Any, depth: int = 0) -> bool:
+def _data() -> tuple[type, ...]:
+    return (*_PLAIN, sys.modules["torch"].Tensor)
+
+
+def _is_of(value: Any, kinds: tuple[type, ...], depth: int = 0) -> bool:
+    """Return whether a value consists of nothing but values of some types, in containers."""
     if type(value) is dict:
         value = [*value, *value.values()]
     if type(value) in (list, tuple):
-        return depth < _DEEPEST and all(_is_data(each, depth + 1) for each in value)
-    tensor = sys.modules["torch"].Tensor
-    return value is None or isinstance(value, bool | int | float | str | tensor)
+        return depth < _DEEPEST and all(_is_of(each, kinds, depth + 1) for each in value)
+    return isinstance(value, kinds)
 
 
 def reduce(schedule: Any) -> Any:
@@ -127,16 +133,18 @@ def contents(value: Any, digest: Callable[[Any], str]) -> dict[str, str]:
     Returns
     -------
     dict
-        Digests by name: ``0.lr`` is for the first group, ``0.0.exp_avg`` for its first parameter.
+        Digests by name: ``0.lr`` is for the first group, ``0.0.exp_avg`` for its first parameter,
+        and ``rho`` for an attribute of the user's.
     """
     if is_schedule(value):
         found = {OPTIMIZER: str(id(getattr(value, "optimizer", None)))}
         for prefix, schedule in schedules_in(value):
             found |= {prefix + name: digest(each) for name, each in settings_of(schedule).items()}
         return found
+    found = {name: digest(each) for name, each in settings_of(value).items()}
     states = list(states_of(value))
     groups = value.param_groups
-    found = {
+    found |= {
         PARAMETERS: str([[id(each) for each in group["params"]] for group in groups]),
         STATE: str([(name, list(state)) for name, _, state in states]),
     }
@@ -161,10 +169,19 @@ def schedules_in(schedule: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield from schedules_in(each, f"{prefix}{index}.")
 
 
-def settings_of(schedule: Any) -> dict[str, Any]:
-    """Return the attributes of a schedule that are its own."""
+def settings_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of a schedule that are its own, or those of an optimizer's class.
+
+    For an optimizer, these are numbers and texts: tensors may be its parameters, listed again.
+    """
+    if is_schedule(value):
+        return {
+            name: each
+            for name, each in vars(value).items()
+            if name not in ("optimizer", "_schedulers")
+        }
     return {
         name: each
-        for name, each in vars(schedule).items()
-        if name not in ("optimizer", "_schedulers")
+        for name, each in vars(value).items()
+        if name not in _OF_EACH and not name.startswith(_OF_TORCH) and _is_of(each, _PLAIN)
     }

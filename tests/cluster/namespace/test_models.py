@@ -278,6 +278,23 @@ def test_another_learning_rate_leaves_the_optimizer_with_its_model(
     assert is_trained(notebook)
 
 
+def test_other_settings_of_an_optimizer_of_the_users(notebook) -> None:
+    notebook.here(
+        f"{MODEL}\nclass Own(torch.optim.SGD):\n"
+        "    def __init__(self, parameters, **settings):\n"
+        "        super().__init__(parameters, lr=0.1)\n"
+        "        vars(self).update(settings)\n"
+        "opt = Own(model.parameters(), rho=0.05, steps=0, bounds=[0, 1], old=1)"
+    )
+    notebook.there(f"{TRAIN}\nopt.steps += rank")
+    notebook.here("opt.rho = 0.1; opt.bounds[1] = 2; del opt.old")
+    seen = f"(opt.rho, opt.bounds, hasattr(opt, 'old'), opt.steps, {OWN})"
+    assert notebook.ask(seen) == [(0.1, [0, 2], False, rank, True) for rank in range(4)]
+    notebook.there("opt.rho = 0.2")
+    notebook.here("opt.rho = 0.1")
+    assert notebook.ask("(opt.rho, opt.steps)") == [(0.1, rank) for rank in range(4)]
+
+
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_another_learning_rate_of_an_optimizer_that_came_back(notebook, wrapper: str) -> None:
     notebook.there(f"{MODEL}\n{WRAPPERS[wrapper]}\n{ADAM}\n{TRAIN}", out=["opt"])

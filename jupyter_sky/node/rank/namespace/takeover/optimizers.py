@@ -76,6 +76,10 @@ def _change_optimizer(present: Any, received: Any, changes: Collection[str]) -> 
     ]
     if any(changed and hasattr(mine, "placements") for mine, _, changed in states):
         raise CannotTakeOver("its state is sharded on this rank")
+    settings = settings_of(received)
+    for name in (settings_of(present).keys() - settings.keys()) & {*changes}:
+        delattr(present, name)
+    vars(present).update({name: each for name, each in settings.items() if name in changes})
     groups = zip(present.param_groups, received.param_groups, strict=True)
     for index, (mine, theirs) in enumerate(groups):
         mine.update({key: each for key, each in theirs.items() if f"{index}.{key}" in changes})
