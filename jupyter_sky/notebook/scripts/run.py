@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from IPython.display import DisplayHandle
 
 from jupyter_sky.analysis.cell_title import shell_title
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Attempt, Task
 from jupyter_sky.errors import UsageError
@@ -25,6 +27,7 @@ from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.project.sending import send_ahead
+from jupyter_sky.notebook.project.volumes import say_written_back
 from jupyter_sky.notebook.scripts.task_file import TaskFile
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import choose_ranks, first_ranks, on_nodes_of, shown_ranks
@@ -256,18 +259,33 @@ def run_script(
         made = BackgroundRun(run, name, strip, _bind_nothing, options.timeout, then=next_one)
         made.begin(sending)
         return made
-    left, display = options.timeout, options.display
-    follow(shell, session.panels, cluster, run, left, sending, display=display)
-    run.check()
+    left = options.timeout
+    _follow(shell, session, cluster, run, left, sending, options)
     if then:
         if left is not None:  # for both together, as in the background
             left = max(0.0, run.began + left - time.monotonic())
         task, leaving = _task(shell, cluster, options, then)
         sending = SendingLine(shell, cluster.name, {"files": leaving})
-        run = cluster.run(task)
-        follow(shell, session.panels, cluster, run, left, sending, display=display)
-        run.check()
+        _follow(shell, session, cluster, cluster.run(task), left, sending, options)
     return None
+
+
+def _follow(
+    shell: InteractiveShell,
+    session: Session,
+    cluster: Cluster,
+    run: RunHandle,
+    limit: float | None,
+    sending: SendingLine,
+    options: CellOptions,
+) -> None:
+    """Show a run until it ends, and say what of volumes could not be written back."""
+    follow(shell, session.panels, cluster, run, limit, sending, display=options.display)
+    try:
+        run.check()
+    finally:
+        if cluster.alive and not isinstance(sys.exception(), Interrupted):
+            say_written_back(shell, cluster)
 
 
 def _bind_nothing(run: RunHandle, values: dict[int, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from jupyter_sky.cluster.additions.mounts import Mounts
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry, row_updates
 from jupyter_sky.cluster.volumes import mount
-from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
 from jupyter_sky.notebook import cli
 from jupyter_sky.notebook.project import volumes
 from jupyter_sky.providers.local import Local
@@ -97,6 +97,25 @@ os.remove("{data}/deep/b.txt")
     assert photos.names() == ["2024/a.txt", "2024/big.bin", "2024/deep/b.txt"]
     notebook.run("%%sky --ranks 0\nx = 1")
     assert "wrote" not in notebook.stderr
+
+
+def test_what_a_script_writes_goes_back_at_its_end_or_is_said_not_to(
+    notebook: Notebook, photos: Buckets, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    notebook.run(f"%sky up --cluster train --nodes 1 --volume s3://photos/2024:{data}")
+    notebook.run(f"%%sky --sh\necho 1,2 > {data}/result.csv")
+    assert "wrote 1 file, 4 B, to s3://photos/2024" in notebook.stderr
+    assert photos.get("2024/result.csv") == b"1,2\n"
+    # Also where it fails: what it has written until then may be all that is left of it.
+    with pytest.raises(ScriptFailed):
+        notebook.run(f"%%sky --sh\necho half > {data}/half.csv; exit 3")
+    assert photos.get("2024/half.csv") == b"half\n"
+    (tmp_path / "task.yaml").write_text(f"run: echo weights > {data}/model")
+    with photos.gone():
+        notebook.run(f"%sky launch {tmp_path / 'task.yaml'}")
+        assert f"{data}/model" in notebook.stderr
+        notebook.run("%sky down --discard train")
 
 
 def test_a_file_that_is_replaced_is_not_fetched_before(
