@@ -169,8 +169,9 @@ class Session:
         """Return a cluster, by default the current one, if it is up; connect to it if need be."""
         if known := self._clusters.get(name := name or self.current_name):
             if known.alive and not known.outdated:
-                if known.news.take():
-                    self.started[name] = attached.take_up_additions(known, self.started[name])
+                with known.news.taken() as has_news:
+                    if has_news:
+                        self.started[name] = attached.take_up_additions(known, self.started[name])
                 return known
             if row := registry.with_id(known.id):
                 self.started[name] = attached.with_additions(self.started[name], row)

@@ -185,6 +185,34 @@ def test_two_notebooks_hear_once_of_each_other_and_one_follows_what_the_other_ru
     assert second.value("waited") == 1
 
 
+AT_NEWS = """\
+import os, signal, sys
+
+def stop_at_news(frame, event, value):
+    if event == "call" and frame.f_code.co_name == "take_up_additions":
+        sys.setprofile(None)
+        os.kill(os.getpid(), signal.SIGINT)
+
+sys.setprofile(stop_at_news)
+"""
+
+
+def test_ctrl_c_does_not_lose_what_another_notebook_has_added(
+    opened: Callable[..., LiveNotebook],
+) -> None:
+    first, second = opened("first"), opened("second")
+    first.succeed("%sky up --nodes 1 --plugin none --cluster both --variable A=old")
+    second.succeed("%sky attach both")
+    second.succeed("%%sky --variable A=new\npass")
+    first.succeed(AT_NEWS)
+    assert "the cell was stopped" in first.run("%%sky\npass").sentence
+    first.succeed("%%sky\npass")
+    # The one that starts it again has what the other has added.
+    second.succeed("%sky down")
+    first.succeed("%%sky --out a\nimport os\na = os.environ['A']")
+    assert first.value("a") == "new"
+
+
 def test_what_another_notebook_has_installed_stays(
     opened: Callable[..., LiveNotebook], tmp_path: Path
 ) -> None:

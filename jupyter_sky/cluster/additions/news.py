@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.transport.event_loop import call
@@ -23,11 +26,16 @@ class News:
         """Tell others that something was added, which the registry has by now."""
         call(self._tell)
 
-    def take(self) -> bool:
-        """Return, once, whether another notebook has added something since."""
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[bool]:
+        """Say, once, whether another notebook has added something; again if the block fails."""
         formation = self._controller.formation
         has_news, formation.has_additions = formation.has_additions, False
-        return has_news
+        try:
+            yield has_news
+        except BaseException:
+            formation.has_additions |= has_news
+            raise
 
     def _tell(self) -> None:
         controller = self._controller
