@@ -46,6 +46,11 @@ def start(context: CommandContext, options: Namespace) -> None:
     row = registry.find(name)
     if row is None:
         raise UsageError(no_cluster(options.name, "start"))
+    if options.max_cost is not None and row.spec.get("autostop"):
+        raise UsageError(
+            f"{name} keeps its disks, as --autostop says, and --max-cost ends machines with them: "
+            "leave out --max-cost."
+        )
     if known := session.connected(name):
         if known.alive and not row.is_stopped:  # by another notebook, which is not noticed yet
             raise UsageError(f"{name} is up already: `%sky status` shows it.")

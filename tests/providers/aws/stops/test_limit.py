@@ -15,6 +15,9 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.commands.life.stops import disks_cost
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.renting.resume import _check_price
+from tests.notebook.conftest import Notebook, notebook
+
+__all__ = ["notebook"]
 
 ID = "0000000d"
 
@@ -64,6 +67,15 @@ def test_the_line_that_is_advised_starts_it(price: float) -> None:
     name, limit = line.removeprefix("%sky start ").split(" --max-price ")
     assert name == "limited"
     _check_price(AWS(max_price=float(limit)), name, 2, price)
+
+
+def test_no_limit_is_set_where_autostop_keeps_the_disks(notebook: Notebook, cluster: None) -> None:
+    registry.remove(ID)
+    registry.record(ID, "limited", "aws", {"nodes": 1, "autostop": True})
+    with pytest.raises(UsageError, match="keeps its disks, as --autostop says.*leave out --max-c"):
+        notebook.run("%sky start limited --max-cost 5")
+    # Nothing of it is recorded.
+    assert left(0) is None
 
 
 @pytest.mark.parametrize(
