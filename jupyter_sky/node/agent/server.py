@@ -112,7 +112,7 @@ class Agent:
             fork_server,
             logs,
             self._events.publish,
-            on_lost=self.end,
+            on_lost=self._end_written_back,
             is_attended=self._sessions.has_notebook,
             unanswered=spec.idle_timeout,
             on_waiting=self.idle.on_work,
@@ -327,22 +327,22 @@ class Agent:
         return await self._volumes.write_back()
 
     def end_because(self, reason: str) -> None:
-        """Publish why the node ends, and end it, unless it is ending."""
-        if not self._ending:
+        """Publish why the node ends, if there is a reason, and end it, unless it is ending."""
+        if reason and not self._ending:
             self._events.publish(Ending(reason).message())
-            self.end()
+        self.end()
 
-    def _end_written_back(self, reason: str) -> None:
-        """Write back what ranks have written, and end the node."""
+    def _end_written_back(self, reason: str = "") -> None:
+        """Write back what ranks have written, and end the node: without a reason, as one lost."""
         if not self._volumes.are_there:
             self.end_because(reason)
-        elif self._writing_back is None:
+        elif self._writing_back is None and not self._ending:
             self._writing_back = self._tasks.spawn(self._end_later(reason))
 
     async def _end_later(self, reason: str) -> None:
         try:
             left = await self._volumes.write_back()
-            self.end_because(f"{reason}; {left}" if left else reason)
+            self.end_because(f"{reason}; {left}" if reason and left else reason)
         finally:  # whatever went wrong, it costs money
             self.end()
 

@@ -14,6 +14,10 @@ import pytest
 import jupyter_sky
 from jupyter_sky.node.agent.server import Agent
 from jupyter_sky.node.files import reader
+from jupyter_sky.node.volumes import volumes
+from jupyter_sky.providers.buckets.credentials import order_of
+from jupyter_sky.providers.buckets.volume import Volume
+from jupyter_sky.providers.local import Local
 from jupyter_sky.transport.frames import encode
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from jupyter_sky.transport.tasks import BackgroundTasks
@@ -95,3 +99,32 @@ def test_a_node_ends_though_a_disk_does_not_answer_that_files_are_read_from(
     assert not answers.is_set()
     gives_up.cancel()
     answers.set()
+
+
+def test_what_ranks_have_written_goes_back_where_nothing_can_fork_them_any_more(
+    tmp_path: Path, spec: AgentSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, bucket, data = tmp_path / "node", tmp_path / "bucket", tmp_path / "data"
+    bucket.mkdir()
+    # A node that is ended has no time for much more than what was written back before.
+    monkeypatch.setattr(volumes, "_LAST_WITHIN", 0.0)
+    order = order_of(Volume(bucket.as_uri(), str(data)), Local())
+
+    async def serve(fork_server: socket.socket, pid: int, its_end: socket.socket) -> None:
+        agent = Agent(folder, spec, fork_server, pid)
+
+        async def lose() -> None:
+            assert await agent._volumes.handlers["mount"]({"volumes": [order]})
+            (data / "model").write_text("weights")
+            its_end.close()
+
+        tasks: list[asyncio.Task[None]] = []
+        async with asyncio.timeout(PATIENCE):
+            await agent.serve("", lambda port: tasks.append(asyncio.ensure_future(lose())))
+        await tasks[0]
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs, subprocess.Popen(["true"]) as forker:
+        asyncio.run(serve(ours, forker.pid, theirs))
+    assert not folder.exists()
+    assert (bucket / "model").read_text() == "weights"
