@@ -140,14 +140,14 @@ def test_names_that_this_computer_did_ask_for_are_there_for_another_kernel(
     theirs = None
     while theirs is None:  # it may be on its way to the ranks
         theirs = again(pair).cluster.pop_unseen_run()
-    assert owed_runs.find(pair.cluster.id, mine.id) == {1: ["x"]}
+    assert owed_runs.find(pair.cluster.id, mine.id).asked == {1: ["x"]}
     go.touch()
     theirs.follow()
     assert theirs.values() == {1: {"x": 5}}
     mine.follow()
     assert mine.values() == {1: {"x": 5}}
     pair.run("pass", values={1: ["x"]})
-    assert owed_runs.find(pair.cluster.id, mine.id) == {}
+    assert owed_runs.find(pair.cluster.id, mine.id).asked == {}
 
 
 FORGED = [
