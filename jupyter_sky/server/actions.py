@@ -22,6 +22,9 @@ from jupyter_sky.server.kernel_client import NoAnswer
 from jupyter_sky.server.kernel_reports import KernelReports
 from jupyter_sky.server.schema import check
 
+_ANSWER_WITHIN = 3600.0
+"""Seconds for a kernel to answer what only reads: many ranks may have a lot to tell."""
+
 _REPLY_WITHIN = 30.0
 """Seconds after which a page gets an answer, done or not: proxies cut requests that stay open."""
 
@@ -136,7 +139,9 @@ class ClusterActions:
         for report in inventory.live_reports(identity):
             file = self._reports.connection_file(report.kernel.kernel)
             try:
-                answer = json.loads(await kernel_client.request(report.kernel, file, message))
+                answer = json.loads(
+                    await kernel_client.request(report.kernel, file, message, _ANSWER_WITHIN)
+                )
                 check(definition, answer)
             except NoAnswer as error:
                 if silent is not None:
@@ -161,7 +166,9 @@ class ClusterActions:
             file = self._reports.connection_file(report.kernel.kernel)
             message = {"action": "ask", "cluster": identity, "question": dict(question)}
             try:
-                answer = json.loads(await kernel_client.request(report.kernel, file, message))
+                answer = json.loads(
+                    await kernel_client.request(report.kernel, file, message, _ANSWER_WITHIN)
+                )
                 # In a thread: ten minutes of many ranks are a lot of data.
                 await asyncio.to_thread(check, str(question["about"]).title(), answer)
             except SkyError as error:

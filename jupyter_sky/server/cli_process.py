@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_duration
 
 USAGE = 2
 """The exit status of a command that was not understood, as everywhere in a terminal."""
@@ -30,6 +31,7 @@ USAGE = 2
 _LONGEST = 4 * 2**20  # characters of an answer
 _CHUNK = 64 * 1024  # bytes
 _TIMEOUT = 3600.0  # seconds
+_UNDONE_WITHIN = 120.0  # seconds for what takes longer to undo what it has half done
 
 T = TypeVar("T")
 
@@ -51,18 +53,29 @@ async def run(
         Whether it changes something: its progress is returned where it has no output, and the
         server's end waits for it.
     timeout
-        Seconds after which it is killed.
+        Seconds after which it is killed, or is asked to end if it changes something.
 
     Raises
     ------
     SkyError
         If it fails, with the sentence that it printed; a UsageError if the words were wrong.
     """
-    process = partial(capture, command(*words, only=only), timeout, env=_environment())
+    process = partial(
+        capture,
+        command(*words, only=only),
+        timeout,
+        env=_environment(),
+        ends_within=_UNDONE_WITHIN if acts else 0.0,
+    )
     try:
         done = await _in_thread(process, daemon=not acts)
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         raise SkyError(f"`jupyter sky {words[0]}` cannot be run: {error}") from None
+    except subprocess.TimeoutExpired as late:
+        stopped = f"was stopped as it took longer than {format_duration(timeout)}"
+        said = late.stderr if isinstance(late.stderr, str) else ""  # bytes of one that was killed
+        end = f": {_last_line(said)}" if said.strip() else "."
+        raise SkyError(f"`jupyter sky {words[0]}` {stopped}{end}") from None
     if done.returncode:
         kind = UsageError if done.returncode == USAGE else SkyError
         raise kind(_last_sentence(words, done.returncode, done.stderr))
@@ -90,15 +103,25 @@ def capture(
     timeout: float,
     env: dict[str, str] | None = None,
     cwd: Path | None = None,
+    ends_within: float = 0.0,
 ) -> subprocess.CompletedProcess[str]:
     """Run a process without input to its end, in this thread; return its status and output.
+
+    Parameters
+    ----------
+    command, env, cwd
+        As of `subprocess.Popen`.
+    timeout
+        Seconds after which it is stopped.
+    ends_within
+        Seconds that it then has between SIGTERM and SIGKILL.
 
     Raises
     ------
     OSError
         If it cannot be started.
     subprocess.TimeoutExpired
-        If it takes more than ``timeout`` seconds; it is then killed.
+        If it was stopped; with what it wrote, if it ended by itself.
     """
     process = subprocess.Popen(
         command,
@@ -111,7 +134,15 @@ def capture(
         cwd=cwd,
     )
     with process, _killed_at_last(process):
-        stdout, stderr = process.communicate(timeout=timeout)
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            if not ends_within:
+                raise
+            process.terminate()
+            stdout, stderr = process.communicate(timeout=ends_within)
+            if process.returncode:
+                raise subprocess.TimeoutExpired(command, timeout, stdout, stderr) from None
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
@@ -229,7 +260,10 @@ def _last_sentence(words: Sequence[str], status: int, stderr: str) -> str:
     Without one, and after a signal, which leaves no time to write the reason, it is the status of a
     command that has failed.
     """
-    lines = stderr.strip().splitlines()
-    if lines and status >= 0:
-        return lines[-1][:1000].removeprefix("jupyter sky: ")
+    if stderr.strip() and status >= 0:
+        return _last_line(stderr)
     return f"`jupyter sky {words[0]}` ended with status {status}" if status else ""
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1][:1000].removeprefix("jupyter sky: ")

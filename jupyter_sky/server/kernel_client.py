@@ -25,8 +25,6 @@ from jupyter_sky.errors import SkyError
 BEGIN_WITHIN = 5.0
 """Seconds for a kernel to reply that it has begun; a healthy one takes milliseconds."""
 
-DONE_WITHIN = 3600.0
-
 _ON_ITS_WAY = 1.0  # seconds for a reply, of those for the kernel to begin
 _LOOK_EVERY = 1.0  # seconds between two looks whether the kernel is there that has begun
 
@@ -51,7 +49,12 @@ class NoAnswer(SkyError):
     """A kernel does not answer: it hangs, or no longer has jupyter_sky loaded."""
 
 
-async def request(kernel: KernelFile, connection_file: Path, content: Mapping[str, Any]) -> str:
+async def request(
+    kernel: KernelFile,
+    connection_file: Path,
+    content: Mapping[str, Any],
+    done_within: float | None = None,
+) -> str:
     """Send a request to a kernel, and return the sentence about its result.
 
     Parameters
@@ -62,6 +65,9 @@ async def request(kernel: KernelFile, connection_file: Path, content: Mapping[st
         Jupyter's connection file of the kernel.
     content
         A `jupyter_sky.notebook.sidebar.actions.ActionRequest`.
+    done_within
+        Seconds for the result once it has begun; by default, as long as the kernel is there, since
+        nodes may wait in a queue for days.
 
     Raises
     ------
@@ -70,7 +76,7 @@ async def request(kernel: KernelFile, connection_file: Path, content: Mapping[st
     NoAnswer
         If it does not begin within `BEGIN_WITHIN` seconds. It does not begin later either: it may
         have been suspended, and who asked has been told that nothing is done, or asked elsewhere.
-        Also if it ends before it is done.
+        Also if it ends before it is done, or takes longer than ``done_within``.
     """
     client = AsyncKernelClient(context=_zmq_context())
     try:
@@ -84,7 +90,8 @@ async def request(kernel: KernelFile, connection_file: Path, content: Mapping[st
         client.control_channel.send(message)
         async with asyncio.timeout(BEGIN_WITHIN) as limit:
             reply = await _reply_to(client, message["header"]["msg_id"])
-            limit.reschedule(asyncio.get_running_loop().time() + DONE_WITHIN)
+            now = asyncio.get_running_loop().time()
+            limit.reschedule(None if done_within is None else now + done_within)
             if reply.get("status") == "begun":
                 reply = await _result(client, message["header"]["msg_id"], kernel)
     except TimeoutError:

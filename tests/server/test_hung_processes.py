@@ -6,6 +6,7 @@ sidebar from its answers nor the server up.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -21,6 +22,8 @@ import pytest
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.errors import SkyError
+from jupyter_sky.server import cli_process
 from tests.notebook.panel import samples
 from tests.server.jupyter import Kernel, Server, serve
 from tests.waiting import PATIENCE, until
@@ -143,6 +146,72 @@ def test_what_a_kernel_leaves_undone_when_it_ends(
         os.kill(pid, signal.SIGKILL)
         answer = asking.result()
     assert (answer.status, next(iter(answer.json.values()))) == answered
+
+
+# A server says when it waits for the result of a kernel, and its clock goes on by two hours then.
+HOURS = """
+import asyncio, os, time
+from jupyter_sky.server import kernel_client
+
+def result(*given):
+    open({begun!r}, 'w').close()
+    return usual(*given)
+
+usual, kernel_client._result = kernel_client._result, result
+asyncio.BaseEventLoop.time = lambda self: time.monotonic() + 7200 * os.path.exists({late!r})
+"""
+
+ACTS_UNTIL = """
+import os, time
+from jupyter_sky.notebook.sidebar import actions
+
+def act(*args):
+    while not os.path.exists({go!r}):
+        time.sleep(0.01)
+    open({done!r}, 'w').close()
+    return "restarted at last"
+
+actions.restart_ranks = act
+"""
+
+
+def test_what_a_kernel_has_begun_may_take_hours(tmp_path: Path) -> None:
+    """As nodes do that are to come from a queue."""
+    begun, late, go, done = (tmp_path / each for each in ("begun", "late", "go", "done"))
+    with serve(tmp_path, config=HOURS.format(begun=str(begun), late=str(late))) as server:
+        kernel = server.open("slow.ipynb")
+        kernel.run("%%sky --nodes 1 --cluster slow\nprint('on')")
+        kernel.run(ACTS_UNTIL.format(go=str(go), done=str(done)))
+        entry = server.until("slow", lambda entry: entry["kernels"])
+        with ThreadPoolExecutor() as pool:
+            asking = pool.submit(server.act, entry, "restart", {"ranks": None})
+            until(begun.exists)
+            late.touch()
+            answer = asking.result()
+        assert "restart is taking a while, and continues in the" in answer.json["said"]
+        assert server.clusters()["slow"]["note"] == entry["note"]  # it has not failed
+        go.touch()
+        until(done.exists)
+        assert server.clusters()["slow"]["note"] == entry["note"]
+
+
+# Undoes what it has half done, where it is asked to end.
+UNDOES = """
+trap 'echo "all of it is undone" >&2; exit 143' TERM
+echo begun >&2
+while :; do sleep 0.01; done
+"""
+
+
+def test_an_action_in_a_process_is_stopped_after_hours_so_that_it_can_undo_what_it_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cli_process, "command", lambda *words, only: ["sh", "-c", UNDOES])
+    with pytest.raises(SkyError) as said:
+        asyncio.run(cli_process.run("scale", "4", acts=True, timeout=1))
+    assert str(said.value) == (
+        "`jupyter sky scale` was stopped as it took longer than 1 s: all of it is undone"
+    )
 
 
 FEW = 3
