@@ -9,7 +9,7 @@ const { Keeper } = await import('../src/cells/keeper.ts');
 const { Feed } = await import('../src/cells/feed.ts');
 
 type Arguments = ConstructorParameters<typeof Keeper>;
-type Panel = Parameters<InstanceType<typeof Keeper>['closed']>[0];
+type Panel = Parameters<InstanceType<typeof Keeper>['ended']>[0];
 type Strip = Parameters<InstanceType<typeof Keeper>['add']>[0];
 
 test('the end of a run is asked for again, unless nobody knows it', async (t) => {
@@ -67,9 +67,15 @@ test('a run whose end only the kernel tells of can have missing output', (t) => 
   const panel = { sessionContext: {} } as Panel;
   keeper.comesHere('r1', panel.sessionContext);
   assert.ok(!keeper.isIncomplete(strip));
-  keeper.closed({ sessionContext: {} } as Panel);
+  keeper.ended({ sessionContext: {} } as Panel);
   assert.ok(!keeper.isIncomplete(strip), 'another notebook was closed');
-  keeper.closed(panel);
+  keeper.ended(panel);
+  assert.ok(keeper.isIncomplete(strip));
+  // Its kernel is restarted while its cell is out of view, and so its strip not in the page.
+  keeper.comesHere('r1', panel.sessionContext);
+  keeper.remove(strip);
+  keeper.ended(panel);
+  keeper.add(strip);
   assert.ok(keeper.isIncomplete(strip));
   kernels = [];
   assert.ok(!keeper.isIncomplete(strip), 'nobody has it any more');

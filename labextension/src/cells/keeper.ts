@@ -83,20 +83,12 @@ export class Keeper {
     this.#here.set(run, asker);
   }
 
-  /** Notes that a notebook was closed: what still comes goes into no cell, even if it is opened again. */
-  closed({ sessionContext }: NotebookPanel): void {
+  /** Notes that a notebook was closed, or its kernel has ended: what still comes of its runs goes into
+      no cell, even if it is opened again. */
+  ended({ sessionContext }: NotebookPanel): void {
     for (const [run, asker] of this.#here) {
       if (asker === sessionContext) {
         this.#here.delete(run);
-      }
-    }
-  }
-
-  /** Notes that the kernel of a notebook, whose messages came to this page, has ended. */
-  kernelEnded({ node }: NotebookPanel): void {
-    for (const strip of this.#strips) {
-      if (strip.run && node.contains(strip.node)) {
-        this.#here.delete(strip.run);
       }
     }
   }

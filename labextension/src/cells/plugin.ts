@@ -92,10 +92,10 @@ function listen(app: JupyterFrontEnd, panel: NotebookPanel, keeper: Keeper): voi
   });
   panel.sessionContext.statusChanged.connect((_, status) => {
     if (status === 'restarting' || status === 'autorestarting') {
-      keeper.kernelEnded(panel);
+      keeper.ended(panel);
     }
   });
-  panel.disposed.connect(() => keeper.closed(panel));
+  panel.disposed.connect(() => keeper.ended(panel));
 }
 
 /** Returns what of this page has asked a notebook's kernel for something, in a session of messages:
