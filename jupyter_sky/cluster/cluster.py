@@ -228,7 +228,7 @@ class Cluster:
                 f"`%sky down` and start it again with `--nodes {nodes}`."
             )
         if nodes > has:
-            self._controller.warn(provider.check(spec, self.runtime_env.preload))
+            self._controller.warn(provider.check(spec, self.runtime_env.preload, has))
         try:
             return wait_with_cleanup(self._scheduler.scale(nodes, provider, progress))
         except SkyError as error:

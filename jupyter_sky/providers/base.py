@@ -54,7 +54,7 @@ class Provider(Protocol):
     def default_nodes(self) -> int:
         """Number of nodes of a cluster if the user gives none."""
 
-    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
+    def check(self, spec: ClusterSpec, preload: Sequence[str], present: int = 0) -> tuple[str, ...]:
         """Refuse what this provider cannot do, before anything is started.
 
         It runs in the user's thread and may ask a service, but changes nothing there.
@@ -65,6 +65,8 @@ class Provider(Protocol):
             The cluster that is about to be started.
         preload
             Modules that each node will import.
+        present
+            Number of its nodes that are up already: the others join.
 
         Returns
         -------

@@ -47,13 +47,13 @@ class AWS(Settings):
     cloud = "AWS"
     default_nodes = 1
 
-    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
+    def check(self, spec: ClusterSpec, preload: Sequence[str], present: int = 0) -> tuple[str, ...]:
         """Refuse what AWS does not offer, before anything is created there."""
         ssh = SSH(["instance"], python=self.python)
         warnings = ssh.check(replace(spec, nodes=1), preload)
         self._check_autostop(spec)
         self._check_ssm()
-        self._offers_tried_first(spec)
+        self._offers_tried_first(spec, present)
         self.clients().user  # noqa: B018 - asked once, and kept
         return warnings
 
@@ -234,9 +234,9 @@ class AWS(Settings):
 
     # Features of AWS only
 
-    def find_offers(self, spec: ClusterSpec) -> list[InstanceOffer]:
+    def find_offers(self, spec: ClusterSpec, present: int = 0) -> list[InstanceOffer]:
         """Return matching offers, cheapest first."""
-        return choice.fitting_offers(self.clients(), self, spec)
+        return choice.fitting_offers(self.clients(), self, spec, present)
 
     def price_of(self, spec: ClusterSpec) -> float | None:
         """Return the dollars per hour of the cheapest matching instances."""
@@ -267,12 +267,12 @@ class AWS(Settings):
         """Return the clients of the provider's region and profile."""
         return clients(self.region, self.profile)
 
-    def _offers_tried_first(self, spec: ClusterSpec) -> list[InstanceOffer]:
+    def _offers_tried_first(self, spec: ClusterSpec, present: int = 0) -> list[InstanceOffer]:
         """Return matching offers: of spot if there are any, where on demand will do as well."""
         if self.spot_or_on_demand:
             with contextlib.suppress(UsageError):
-                return replace(self, spot=True).find_offers(spec)
-        return self.find_offers(spec)
+                return replace(self, spot=True).find_offers(spec, present)
+        return self.find_offers(spec, present)
 
     def _check_autostop(self, spec: ClusterSpec) -> None:
         if spec.autostop and (self.spot or self.spot_or_on_demand):

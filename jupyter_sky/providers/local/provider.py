@@ -61,7 +61,7 @@ class Local:
     name = "local"
     default_nodes = 1
 
-    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
+    def check(self, spec: ClusterSpec, preload: Sequence[str], present: int = 0) -> tuple[str, ...]:
         """Refuse GPUs that are not here and frameworks that are not installed."""
         if sys.platform != "linux":
             raise UsageError(

@@ -119,7 +119,7 @@ class Slurm:
         """Whether nodes get an environment, since a notebook elsewhere cannot share its own."""
         return bool(self.login) and self.python is None and not self._request().has_python
 
-    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
+    def check(self, spec: ClusterSpec, preload: Sequence[str], present: int = 0) -> tuple[str, ...]:
         """Refuse if Slurm's commands are missing, or the own job has too little."""
         if spec.volumes or spec.image.bootstrap or spec.image.apt:
             raise UsageError("nodes of Slurm take neither volumes nor apt nor bootstrap commands.")

@@ -89,7 +89,7 @@ class SSH:
         """Number of nodes if the user gives none: all hosts."""
         return max(1, len(self.targets))
 
-    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
+    def check(self, spec: ClusterSpec, preload: Sequence[str], present: int = 0) -> tuple[str, ...]:
         """Refuse errors that can be detected before asking any host."""
         if importlib.util.find_spec("paramiko") is None:
             raise UsageError(

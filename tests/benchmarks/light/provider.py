@@ -29,7 +29,7 @@ class Light:
     name = "light"
     default_nodes = 1
 
-    def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
+    def check(self, spec: ClusterSpec, preload: Sequence[str], present: int = 0) -> tuple[str, ...]:
         """Refuse nothing."""
         return ()
 

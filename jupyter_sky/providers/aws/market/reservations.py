@@ -71,20 +71,25 @@ def find_reservation(clients: Clients, name: str) -> Reservation:
 
 
 def reserved_offer(
-    clients: Clients, reservation: Reservation, required: InstanceRequirements
+    clients: Clients, reservation: Reservation, required: InstanceRequirements, present: int = 0
 ) -> InstanceOffer:
     """Return what a reservation offers, where that is what is required.
+
+    Parameters
+    ----------
+    present
+        Number of nodes that are in it already.
 
     Raises
     ------
     UsageError
         When it is something else, or has not enough.
     """
-    name = reservation.id
-    if required.nodes > reservation.free:
+    name, wanted_now = reservation.id, required.nodes - present
+    if wanted_now > reservation.free:
         free = format_count(reservation.free, "instance")
         raise UsageError(
-            f"{name} has {free} free, and {required.nodes} are wanted: take fewer nodes, or leave "
+            f"{name} has {free} free, and {wanted_now} are wanted: take fewer nodes, or leave "
             "out capacity_reservation."
         )
     for option, wanted, has in (

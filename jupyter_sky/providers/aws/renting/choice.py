@@ -45,12 +45,21 @@ def costs_besides(there: Clients, settings: Settings) -> Besides:
     return besides(there, settings.addresses == "public")
 
 
-def fitting_offers(there: Clients, settings: Settings, spec: ClusterSpec) -> list[InstanceOffer]:
-    """Return what fits, cheapest first; of a reservation, what is reserved."""
+def fitting_offers(
+    there: Clients, settings: Settings, spec: ClusterSpec, present: int = 0
+) -> list[InstanceOffer]:
+    """Return what fits, cheapest first; of a reservation, what is reserved.
+
+    Parameters
+    ----------
+    present
+        Number of nodes that are up already.
+    """
     wanted = requirements(there, settings, spec)
     if settings.capacity_reservation is None:
         return find_offers(there, wanted)
-    return [reserved_offer(there, find_reservation(there, settings.capacity_reservation), wanted)]
+    reservation = find_reservation(there, settings.capacity_reservation)
+    return [reserved_offer(there, reservation, wanted, present)]
 
 
 def choose(there: Clients, settings: Settings, spec: ClusterSpec) -> list[InstanceOffer]:

@@ -320,6 +320,10 @@ def test_nodes_join_in_a_capacity_block(start: Start, account: Account, clients:
     options = {"placement": False, "capacity_reservation": "cr-0b"}
     cells = start(2, framework=False, **options)
     provider = AWS(user="root", python=cells.cluster.provider.python, **options)
+    # What it has of the block is not free any more, and one is to join.
+    account.reservations = {"cr-0b": {**block, "availableInstanceCount": "1"}}
+    with pytest.raises(UsageError, match="cr-0b has 1 instance free, and 2 are wanted"):
+        cells.cluster.scale(4, provider)
     cells.cluster.scale(3, provider)
     first, second = [call.params for call in account.calls if call.action == "RunInstances"]
     for params in (first, second):
