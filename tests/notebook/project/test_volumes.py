@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import jupyter_sky as sky
@@ -18,7 +19,7 @@ from jupyter_sky import paths
 from jupyter_sky.cluster.additions.mounts import Mounts
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry, row_updates
-from jupyter_sky.cluster.volumes import mount
+from jupyter_sky.cluster.volumes import mount, unattached
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
 from jupyter_sky.notebook import cli
 from jupyter_sky.notebook.project import volumes
@@ -380,6 +381,32 @@ def test_machines_stay_while_their_files_are_nowhere_else(
             cli._CommandShell.clear_instance()
         assert re.search(refused.replace("%", "jupyter "), capsys.readouterr().err)
         assert "train: ended" in notebook.run("%sky down --discard train")
+
+
+def test_discard_ends_a_cluster_that_does_not_answer(
+    notebook: Notebook,
+    photos: Buckets,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unattached, "CloudProvider", Local)  # as machines that are rented
+    monkeypatch.setattr(signal, "signal", lambda *given: None)  # those of pytest stay
+    data = tmp_path / "data"
+    notebook.run(f"%sky up --cluster silent --nodes 1 --volume s3://photos/2024:{data}")
+    row = registry.find("silent")
+    assert row
+    agent = psutil.Process(row.machines[0]["pid"])
+    agent.suspend()
+    try:  # programs are not connected to it
+        assert cli.main(["down", "silent"]) == 1
+        said = capsys.readouterr().err
+        assert "silent stays as it was: what ranks of node 0 have written" in said
+        assert "`jupyter sky down --discard silent` ends the cluster without them" in said
+        assert cli.main(["down", "--discard", "silent"]) == 0
+    finally:  # or other tests would be in a terminal
+        cli._CommandShell.clear_instance()
+    assert registry.find("silent") is None
 
 
 def test_stop_while_files_are_written_back_says_that_the_cluster_is_up(
