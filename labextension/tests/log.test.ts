@@ -11,10 +11,10 @@ let breaks: () => void;
 let say: (...entries: LogEntry[]) => void;
 let pane: LogPane;
 
-beforeEach(() => {
+function open(ranks: number[] | null): void {
   document.body.replaceChildren();
   [followed, saved] = [[], []];
-  pane = new LogPane(tools, [0, 1, 2, 3], {
+  pane = new LogPane(tools, ranks, {
     follow: (ranks, onChunk: (chunk: LogChunk, isFirst: boolean) => void) => {
       followed.push(ranks);
       let isFirst = true;
@@ -30,7 +30,9 @@ beforeEach(() => {
   host = place();
   host.append(pane.element);
   pane.follow();
-});
+}
+
+beforeEach(() => open([0, 1, 2, 3]));
 
 const lines = () => texts(host, '.jsky-text-line');
 const began = (run: string, title: string, rank = 0) => written('', { run, title, rank });
@@ -124,6 +126,26 @@ test('ranks that are not there are told what there is', () => {
     assert.match(textOf(host, '.jsky-nothing'), /has ranks 0-3: type some of them/);
   }
   assert.deepEqual(followed, ['0']);
+});
+
+test('where nobody tells which ranks there are, those that are typed are asked for', async () => {
+  open(null);
+  const which = 'Ranks, like 0,2-3 or all';
+  for (const named of ['7', '0,2-3', 'all']) {
+    choose(which, named);
+    assert.equal(followed.at(-1), named);
+  }
+  say(written('b\n', { rank: 5 }), written('a\n', { rank: 1 }));
+  await frame();
+  assert.deepEqual(lines(), ['5b', '1a'], 'merged: how many columns there are is not known');
+  assert.ok(host.querySelector<HTMLElement>('select')!.closest('[hidden]'));
+  host.querySelector<HTMLElement>('[aria-label="Save the whole log as a file"]')!.click();
+  assert.deepEqual(saved, [1, 5]);
+  choose(which, 'seven');
+  assert.match(textOf(host, '.jsky-nothing'), /^Type ranks, like/);
+  choose(which, '1,5');
+  pane.know([0, 1, 2, 3, 4, 5]);
+  assert.ok(!host.querySelector<HTMLElement>('select')!.closest('[hidden]'));
 });
 
 test('ranks that join later are followed where all are wanted', () => {

@@ -53,7 +53,7 @@ class Log extends Widget {
 
   constructor(clusters: IClusters, entry: Entry, trans: TranslationBundle) {
     const { client } = clusters;
-    const pane = new LogPane({ trans, icon }, ranksOf(entry) ?? [0], {
+    const pane = new LogPane({ trans, icon }, ranksOf(entry), {
       follow: (named, onChunk) => follow(client, entry.id, named, LogPane.lines, onChunk),
       download: (ranks) => void save(ranks.map((rank) => client.logFile(entry.id, rank)))
     });

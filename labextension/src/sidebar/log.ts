@@ -21,6 +21,14 @@ export interface LogPage {
   download(ranks: readonly number[]): void;
 }
 
+/** The ranks that are wanted. */
+interface Chosen {
+  /** As the page is asked for them. */
+  named: string;
+  /** Null if these are several, and it is not known which of them there are. */
+  ranks: readonly number[] | null;
+}
+
 export class LogPane {
   /** The number of last lines of each rank to show first. */
   static readonly lines = 2000;
@@ -35,19 +43,21 @@ export class LogPane {
   readonly #following: HTMLElement;
   readonly #columns = element('div', 'jsky-log-columns');
   readonly #end = element('div', 'jsky-nothing jsky-quiet', { role: 'status' });
-  #shown: { ranks: number[]; column: LogColumn }[] = [];
-  #known: readonly number[];
+  #shown: { ranks: number[] | null; column: LogColumn }[] = [];
+  #known: readonly number[] | null;
+  /** Ranks whose output has come. */
+  readonly #heard = new Set<number>();
   #at = -1;
   #unfollow: (() => void) | null = null;
 
-  /** Shows one of the `ranks` first. */
-  constructor(tools: Tools, ranks: readonly number[], page: LogPage) {
+  /** Shows one of the `ranks` first, which are null if not known. */
+  constructor(tools: Tools, ranks: readonly number[] | null, page: LogPage) {
     const { trans } = tools;
     this.#trans = trans;
     this.#known = ranks;
     this.#page = page;
     this.#which = textField(trans.__('Ranks, like 0,2-3 or all'), 'text');
-    this.#which.value = String(ranks[0] ?? 0);
+    this.#which.value = String(ranks?.[0] ?? 0);
     this.#which.addEventListener('change', () => this.follow());
     this.#layout = new Choice(tools, trans.__('How several ranks are shown'), () => this.follow());
     this.#layout.add('merged', trans.__('merged in order'));
@@ -58,7 +68,7 @@ export class LogPane {
     this.#query.addEventListener('keydown', (event) => this.#onSearchKey(event));
     this.#following = wordButton(trans.__('Follow'), false, () => this.#toggleFollowing());
     const save = iconButton(tools, 'download', trans.__('Save the whole log as a file'), () =>
-      page.download(this.#chosen ?? [])
+      page.download(this.#toSave)
     );
     this.element = element(
       'div',
@@ -85,17 +95,17 @@ export class LogPane {
   /** Follows the chosen ranks, from their last lines on. */
   follow(): void {
     this.release();
-    const ranks = this.#chosen;
-    if (!ranks) {
+    const chosen = this.#chosen;
+    if (!chosen) {
       setSentence(this.#end, this.#wrong());
       return;
     }
-    this.#arrange(ranks);
-    const named = span([...ranks]).replaceAll(' ', '');
+    this.#arrange(chosen);
+    this.#heard.clear();
     const waiting = this.#trans.__('waiting for output');
     let hasText = false;
     setSentence(this.#end, waiting);
-    const unfollow = this.#page.follow(named, ({ entries, end }, isFirst) => {
+    const unfollow = this.#page.follow(chosen.named, ({ entries, end }, isFirst) => {
       if (this.#unfollow === unfollow) {
         this.#add(entries, isFirst);
         hasText ||= entries.some(({ run }) => run === null);
@@ -107,9 +117,10 @@ export class LogPane {
 
   /** Updates the list of ranks: nodes may have joined or left. */
   know(ranks: readonly number[]): void {
-    const before = this.#chosen?.join();
+    const before = this.#chosen;
     this.#known = ranks;
-    if (this.#unfollow && this.#chosen?.join() !== before) {
+    const isOther = before?.ranks === null || this.#chosen?.named !== before?.named;
+    if (this.#unfollow && isOther) {
       this.follow();
     }
   }
@@ -119,46 +130,56 @@ export class LogPane {
     this.#unfollow = null;
   }
 
-  /** The ranks in the input; null if they do not exist. */
-  get #chosen(): readonly number[] | null {
+  /** The ranks in the input; null if they do not exist, as far as is known. */
+  get #chosen(): Chosen | null {
     const text = this.#which.value.replace(/\s/g, '');
-    if (text === 'all') {
-      return this.#known;
-    }
-    if (!/^\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*$/.test(text)) {
+    if (text !== 'all' && !/^\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*$/.test(text)) {
       return null;
+    }
+    if (!this.#known) {
+      return { named: text, ranks: /^\d+$/.test(text) ? [Number(text)] : null };
     }
     const within = (rank: number) =>
       text.split(',').some((part) => {
         const [from, to = from] = part.split('-').map(Number);
         return from! <= rank && rank <= to!;
       });
-    const ranks = this.#known.filter(within);
-    return ranks.length > 0 ? ranks : null;
+    const ranks = text === 'all' ? this.#known : this.#known.filter(within);
+    return ranks.length > 0 ? { named: span([...ranks]).replaceAll(' ', ''), ranks } : null;
+  }
+
+  /** The ranks whose logs are saved: where those chosen are not known, those that have shown some. */
+  get #toSave(): readonly number[] {
+    const chosen = this.#chosen;
+    return chosen ? (chosen.ranks ?? [...this.#heard].sort((a, b) => a - b)) : [];
   }
 
   #wrong(): string {
-    return this.#trans.__(
-      'This cluster has ranks %1: type some of them, like `0,2-3`, or `all`.',
-      span([...this.#known])
-    );
+    return this.#known
+      ? this.#trans.__(
+          'This cluster has ranks %1: type some of them, like `0,2-3`, or `all`.',
+          span([...this.#known])
+        )
+      : this.#trans.__('Type ranks, like `0,2-3`, or `all`.');
   }
 
   /** Makes one column for all ranks, or one for each. */
-  #arrange(ranks: readonly number[]): void {
-    const several = ranks.length > 1;
+  #arrange({ named, ranks }: Chosen): void {
+    const several = ranks !== null && ranks.length > 1;
     setShown(this.#layout.element, several);
     const beside = several && this.#layout.value === 'beside';
-    const groups = beside ? ranks.slice(0, MOST_COLUMNS).map((rank) => [rank]) : [[...ranks]];
+    const groups = beside
+      ? ranks.slice(0, MOST_COLUMNS).map((rank) => [rank])
+      : [ranks && [...ranks]];
     this.#shown = groups.map((group) => {
       const label =
-        group.length > 1
-          ? this.#trans.__('Log of ranks %1', span(group))
-          : this.#trans.__('Log of rank %1', group[0]);
-      const column = new LogColumn(this.#trans, label, group.length > 1, () => this.#showFollowing());
+        group?.length === 1
+          ? this.#trans.__('Log of rank %1', group[0])
+          : this.#trans.__('Log of ranks %1', group ? span(group) : named);
+      const column = new LogColumn(this.#trans, label, group?.length !== 1, () => this.#showFollowing());
       if (beside) {
         column.element.prepend(
-          element('div', 'jsky-log-head', {}, this.#trans.__('rank %1', group[0]))
+          element('div', 'jsky-log-head', {}, this.#trans.__('rank %1', group![0]))
         );
       }
       return { ranks: group, column };
@@ -169,12 +190,13 @@ export class LogPane {
   }
 
   #add(entries: readonly LogEntry[], isFirst: boolean): void {
+    entries.forEach(({ rank }) => this.#heard.add(rank));
     for (const { ranks, column } of this.#shown) {
       if (isFirst) {
         column.clear();
         this.#at = -1;
       }
-      column.add(ranks.length > 1 ? entries : entries.filter(({ rank }) => rank === ranks[0]));
+      column.add(ranks?.length === 1 ? entries.filter(({ rank }) => rank === ranks[0]) : entries);
     }
     if (this.#query.value) {
       requestAnimationFrame(() => this.#showHits());
