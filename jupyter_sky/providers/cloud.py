@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -162,6 +162,7 @@ class Stoppable(CloudProvider, Protocol):
         machines: Sequence[Machine],
         preload: Sequence[str],
         progress: Progress,
+        on_running: Callable[[], None],
         money: float | None = None,
     ) -> list[Machine]:
         """Start stopped machines, and an agent on each, like `launch` for new ones.
@@ -171,6 +172,8 @@ class Stoppable(CloudProvider, Protocol):
 
         Parameters
         ----------
+        on_running
+            Called in any thread as soon as they cost what running machines do; it may block.
         money
             Dollars that they may cost from now on before they end by themselves.
 

@@ -153,6 +153,8 @@ def record_stop(identity: str, when: float, cost: DiskCost) -> None:
 def record_begin(row: RegistryRow, money: float | None = None) -> CostMeter:
     """Record that this process is about to start the machines of a stopped cluster.
 
+    Until `record_running`, it costs what its disks do: the user may be asked before.
+
     Parameters
     ----------
     money
@@ -175,7 +177,8 @@ def record_begin(row: RegistryRow, money: float | None = None) -> CostMeter:
         if there.spec.get("starting") and there.is_starting:
             raise UsageError(being_started(row.name))
         spent = there.cost(now) or there.meter.spent
-        changes: dict[str, Any] = {"stopped": None, "starting": {**starter, "since": now}}
+        starting = {**starter, "since": now, "stopped": there.spec.get("stopped")}
+        changes: dict[str, Any] = {"stopped": None, "starting": starting}
         if money is not None:
             changes["limit"] = spent + money
         meters.append(CostMeter(spent, now))
@@ -183,6 +186,30 @@ def record_begin(row: RegistryRow, money: float | None = None) -> CostMeter:
 
     registry.update(row.id, decide)
     return meters[0]
+
+
+def record_running(identity: str) -> CostMeter | None:
+    """Record that the machines of a cluster are started now, and cost what running ones do.
+
+    Returns
+    -------
+    CostMeter or None
+        What it has cost until now; ``None`` if it was ended meanwhile.
+    """
+    meters = list[CostMeter]()
+
+    def decide(row: RegistryRow | None) -> RowChange | None:
+        if row is None:
+            return None
+        now = time.time()
+        meters.append(CostMeter(row.cost(now) or row.meter.spent, now))
+        changes: dict[str, Any] = {"stopped": None}
+        if starting := row.spec.get("starting"):
+            changes["starting"] = {**starting, "stopped": None}
+        return _at_another_price(row, now, changes)
+
+    registry.update(identity, decide)
+    return meters[0] if meters else None
 
 
 def being_started(name: str) -> str:

@@ -169,13 +169,17 @@ async def _start(
     if not is_off and not any(await provider.stopped_at(machines)):
         raise UsageError(f"cluster {row.name} is not stopped: `%sky status` shows how it is.")
     left = stops.money_left(row, time.time()) if money is None else money
+
+    def on_running() -> None:
+        controller.cost.meter = stops.record_running(row.id) or controller.cost.meter
+
     # Whatever stops this meanwhile: what is recorded has to be undone.
     beginning = asyncio.ensure_future(blocking(stops.record_begin, row, money))
     try:
         controller.cost.meter = await shielded(beginning)
         spec = controller.spec
         launch = provider.start_machines(
-            spec, row.id, machines, controller.runtime_env.imports, progress, left
+            spec, row.id, machines, controller.runtime_env.imports, progress, on_running, left
         )
         controller.launch = asyncio.ensure_future(launch)
         started = await shielded(controller.launch)

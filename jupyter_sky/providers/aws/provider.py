@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -203,6 +203,7 @@ class AWS(Settings):
         machines: Sequence[Machine],
         preload: Sequence[str],
         progress: Progress,
+        on_running: Callable[[], None],
         money: float | None = None,
     ) -> list[Machine]:
         """Start stopped instances, and turn them into nodes again."""
@@ -214,7 +215,7 @@ class AWS(Settings):
         work = Cancellable(progress)
         try:
             rented = await work.run(
-                lambda: resume.resume(there, self, spec, before, money, work.report)
+                lambda: resume.resume(there, self, spec, before, money, work.report, on_running)
             )
             bootstrap = self._bootstrap_like(like)
             until = spent_at(rented, money)

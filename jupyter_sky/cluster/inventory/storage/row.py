@@ -135,9 +135,14 @@ class RegistryRow:
     @property
     def price(self) -> float | None:
         """Dollars an hour; ``None`` if it costs nothing, or if that is not known."""
-        if stopped := self.spec.get("stopped"):
-            return total_price([stopped.get("price")])
+        if off := self._off:
+            return total_price([off.get("price")])
         return self.running_price
+
+    @property
+    def _off(self) -> Mapping[str, Any] | None:
+        """What was recorded when its machines were stopped, until they are really started again."""
+        return self.spec.get("stopped") or (self.spec.get("starting") or {}).get("stopped")
 
     @property
     def running_price(self) -> float | None:
@@ -170,10 +175,10 @@ class RegistryRow:
     def spent(self, now: float) -> Spent:
         """Return the time since its rate changed last, up to now or to its end."""
         place = str(self.spec.get("place") or self.provider)
-        place += ", disks of it stopped" * bool(self.spec.get("stopped"))
+        place += ", disks of it stopped" * bool(self._off)
         place += ledger.AT_MOST * bool(self.spec.get("ended_unseen"))
         # Neither the user's own machines count, nor those that are off.
-        nodes = [] if self.rate.amount is None or self.spec.get("stopped") else self.nodes
+        nodes = [] if self.rate.amount is None or self._off else self.nodes
         rent = self.rent
         size = (rent.nodes, rent.gpus) if rent else (len(nodes), gpus_of(nodes))
         times = self.meter.since, self._costs_until(now)
@@ -319,7 +324,7 @@ class _Spec(TypedDict):
     ends_by: NotRequired[_EndsBy | None]
     leaving: NotRequired[list[_Machine]]
     starter: NotRequired[_Process | None]
-    starting: NotRequired[_Process | None]
+    starting: NotRequired[_Starting | None]
     grower: NotRequired[_Process | None]
     scaler: NotRequired[_Process | None]
     installer: NotRequired[_Process | None]
@@ -343,6 +348,10 @@ class _Process(TypedDict):
 class _Stopped(TypedDict):
     since: float
     price: float | None
+
+
+class _Starting(_Process):
+    stopped: NotRequired[_Stopped | None]
 
 
 class _Node(TypedDict):

@@ -25,6 +25,7 @@ def resume(
     machines: Sequence[Instance],
     money: float | None,
     report: Callable[[str], None],
+    on_running: Callable[[], None],
 ) -> list[RentedInstance]:
     """Start instances, and return them in the same order when they run.
 
@@ -34,6 +35,8 @@ def resume(
         Dollars that they may cost from now on.
     report
         Called between the steps; raising from it ends the matter.
+    on_running
+        Called before they are started, when nothing is left to be asked.
 
     Raises
     ------
@@ -61,6 +64,7 @@ def resume(
     if trouble := like.let_in():
         raise SkyError(f"it could not be reached: {trouble}.")
     report(f"starting {len(ids)} × {like.type}")
+    on_running()
     power.start(there, ids, offer.type.quota(offer.spot))
     running = wait_for_addresses(there, ids, private, like.type, report, were_stopped=True)
     found = {each["InstanceId"]: each for each in running}

@@ -45,8 +45,12 @@ def test_disks_of_stopped_machines_count(cluster: None) -> None:
     stops.record_stop(ID, time.time(), DiskCost(0.5, left=10.0))
     assert left(4) == pytest.approx(8)
     assert left(40) == pytest.approx(-10)
-    # A start that fails counts as well, and the limit stays what it was.
+    # While the user is asked, there are disks alone yet.
     stops.record_begin(row())
+    assert row().is_stopped and not row().spec["stopped"]
+    assert left(2) == pytest.approx(9, abs=0.1)
+    # A start that fails counts as well, and the limit stays what it was.
+    stops.record_running(ID)
     assert left(2) == pytest.approx(6, abs=0.1)
     stops.record_stop(ID, time.time(), DiskCost(0.5))
     assert left(4) == pytest.approx(8, abs=0.1)

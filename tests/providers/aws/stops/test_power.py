@@ -272,13 +272,16 @@ def test_a_start_that_does_not_come_about_leaves_it_stopped(
 ) -> None:
     cells = start(2, framework=False)
     stop(cells)
-    price = row_of(cells).price
+    price, running = row_of(cells).price, row_of(cells).running_price
+    seen: dict[str, float | None] = {}
     for code, says in (
         ("InsufficientInstanceCapacity", "AWS has no capacity for its instances in their zone"),
         ("VcpuLimitExceeded", "the account may have no more such instances"),
     ):
 
         def refuse(call: Call, carry_out: Callable[[], Answer], code: str = code) -> Answer:
+            if "StartInstances" not in seen:
+                seen[call.action] = row_of(cells).price
             asked = ("StartInstances", "DescribeVolumes")
             return refusal(code, "No.") if call.action in asked else carry_out()
 
@@ -289,6 +292,9 @@ def test_a_start_that_does_not_come_about_leaves_it_stopped(
         assert states(clients, cells) == {"stopped"}
         assert phase_of(cells) is ProbePhase.STOPPED
         assert row_of(cells).price == pytest.approx(price)
+    # Until they are started, and the user may be asked before, there are disks alone.
+    assert seen["DescribeInstances"] == pytest.approx(price)
+    assert seen["StartInstances"] == pytest.approx(running)
     assert not [each for each in cloud_resources.find()[0] if each.is_orphaned]
     stop_as_it_starts(cells, account)
     assert states(clients, cells) == {"stopped"}
