@@ -60,6 +60,7 @@ class GroupPlanner:
         collector: ItemCollector,
         ranks: Sequence[int],
         forced: Collection[str] = (),
+        undecided: Collection[str] = (),
     ) -> Iterator[GroupPlan]:
         """Yield the groups in the order in which ranks have to load them.
 
@@ -73,6 +74,8 @@ class GroupPlanner:
             The receivers.
         forced
             Names whose objects on the ranks are to be replaced.
+        undecided
+            Names that are not sent, as a run before may bind them.
         """
         settings, classes, wanted = (
             [item for item in lacking if item.kind == kind] for kind in ("setting", "class", "name")
@@ -82,7 +85,12 @@ class GroupPlanner:
             yield GroupPlan([item], {}, list(ranks))
         in_them = _shared(classes)
         known = {rank: self._sent_objects.known_to(rank, in_them) for rank in ranks}
-        kept = self._kept(collector, ranks, wanted, classes, any(known.values()))
+        kept = [
+            item
+            for item in self._kept(collector, ranks, wanted, classes, any(known.values()))
+            if item.key not in undecided
+            or not any(self._remote_state.lacks(rank, item) for rank in ranks)
+        ]
         unforced = [] if any(item.key in forced for item in wanted) else wanted
         elsewhere = _shared(kept).keys()
         there = {

@@ -188,7 +188,7 @@ class NamespaceSync:
             lacking = who_lacks(self._remote_state, found, update.ranks, forced)
             update.given_anew |= given_anew(self._remote_state, lacking, update.ranks, forced)
             for lacked, members in lacking.items():
-                for plan in self._planner.plan(lacked, collector, members, forced):
+                for plan in self._planner.plan(lacked, collector, members, forced, undecided):
                     self._add_group(update, plan, forced)
 
     def _add_group(self, update: NamespaceUpdate, plan: GroupPlan, forced: _Names) -> None:

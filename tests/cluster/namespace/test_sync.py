@@ -225,6 +225,20 @@ def test_what_a_run_could_have_bound_is_sent_if_it_has_not(notebook, held_up) ->
     assert rows == [[0, "second"], [0, "second"], [2, "second"], [3, "second"]]
 
 
+def test_what_a_run_may_bind_is_not_sent_with_what_shares_an_object(notebook, held_up) -> None:
+    notebook.here("rows = [0]\na, b = {'rows': rows}, {'rows': rows}")
+    notebook.there("a")
+    first = notebook.start("held_up()\nif rank > 1: a = rank")
+    notebook.here("a['step'] = rows[0] = 1")
+    second = notebook.start("found = b['rows']", gather=["found"])
+    held_up()
+    first.follow()
+    assert [each["found"] for each in values_of(second)] == [[1]] * 4
+    own = {"rows": [1], "step": 1}
+    assert notebook.ask("a") == [own, own, 2, 3]
+    assert notebook.ask("rank > 1 or a['rows'] is b['rows']") == [True] * 4
+
+
 def test_what_a_run_has_bound_is_kept_by_one_that_could_bind_it_too(notebook, held_up) -> None:
     notebook.here("best = None")
     first = notebook.start("held_up()\nif rank >= 0: best = rank")
