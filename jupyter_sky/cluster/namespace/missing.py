@@ -92,9 +92,16 @@ def unbind(state: RemoteState, update: NamespaceUpdate) -> None:
         update.unbind(rank, {*_replaced(state, rank, effects, names), *state.deleted(rank)})
 
 
-def take_turn(state: RemoteState, update: NamespaceUpdate) -> None:
-    """Add to an update what else its ranks have to unbind, as it is the turn of the run."""
+def take_turn(state: RemoteState, update: NamespaceUpdate, has_lost: bool) -> None:
+    """Add to an update what else its ranks have to unbind, as it is the turn of the run.
+
+    Where ranks have lost nothing, names that were not left out were decided when the run was asked
+    for: what a run before has bound since is not replaced.
+    """
     effects = update.effects
+    is_needed = {*update.names}.__contains__
+    left = [name for name in effects.left_out if is_needed(name) or name not in effects.replaces]
+    update.left = None if has_lost else left
     for rank in update.ranks if effects.left_out else ():
         update.unbind(rank, _replaced(state, rank, effects, effects.left_out))
     effects.left_out.clear()

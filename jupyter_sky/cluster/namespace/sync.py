@@ -167,7 +167,7 @@ class NamespaceSync:
                 update.kept.forget_large()
             collector = update.kept or self._dependencies.collector(dict(update.namespace))
             with state.at_turn_of(update.effects.number):
-                missing.take_turn(state, update)
+                missing.take_turn(state, update, has_lost=update.losses != losses)
                 self._add_missing(update, collector, frozenset(), frozenset())
             self._record_delivery(update)
             update.losses = losses
@@ -178,7 +178,7 @@ class NamespaceSync:
         self._set_again.apply(collector)
         with seen_by_receiver(self.shares_files), garbage.not_searched_for():
             found = self._dependencies.find(
-                update.names, collector, update.ranks, cell=update.effects.cell, forced=forced
+                update.wanted, collector, update.ranks, cell=update.effects.cell, forced=forced
             )
             found += renamed(update, found, collector, self._remote_state, self._sent_objects)
             self._set_again.note_dropped(found)

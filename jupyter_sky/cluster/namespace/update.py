@@ -49,6 +49,8 @@ class NamespaceUpdate:
         The groups with the objects in them, until it is sent.
     tokens
         The tokens of the values in each group that is on its way, by shipment.
+    left
+        The names that were left out until its turn; ``None`` where all of `names` are looked at.
     """
 
     groups: list[NameGroup] = field(default_factory=list)
@@ -64,6 +66,12 @@ class NamespaceUpdate:
     losses: int = 0
     packed: list[tuple[PackedGroup, list[int]]] = field(default_factory=list)
     tokens: dict[str, list[int]] = field(default_factory=dict)
+    left: list[str] | None = None
+
+    @property
+    def wanted(self) -> Collection[str]:
+        """The names of which ranks may lack the values."""
+        return self.names if self.left is None else self.left
 
     @property
     def size(self) -> int:

@@ -59,5 +59,5 @@ def begin_in_background(
         cell.options.timeout,
         again if cell.options.retry else None,
     )
-    made.begin(SendingLine(cell.shell, cluster.name, run.task.update.sizes))
+    made.begin(SendingLine(cell.shell, cluster.name, run.task.update.sizes).update)
     return made

@@ -16,11 +16,11 @@ from IPython import get_ipython
 from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.errors import heard_interrupts, without_interrupts
+from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import RunNotice
 from jupyter_sky.formatting import format_count, format_list
 from jupyter_sky.notebook.output.plain_output import PlainOutput
-from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.panel.manager import RunStrip
 from jupyter_sky.notebook.throttle import Throttle, call_in_loop
 from jupyter_sky.transport import event_loop
@@ -111,12 +111,12 @@ class BackgroundRun:
         if then is None:
             self._all_begun.set()
 
-    def begin(self, sending: SendingLine) -> None:
+    def begin(self, sending: Callable[[TransferProgress], object] = lambda progress: None) -> None:
         """Start the run; it may have ended, and been followed by another one, when this returns.
 
-        Meanwhile, ``sending`` shows how much of its data has arrived.
+        Meanwhile, ``sending`` is told how much of its data has arrived.
         """
-        self._run.listen(self._on_output, self._on_end, self._timeout, sending.update)
+        self._run.listen(self._on_output, self._on_end, self._timeout, sending)
 
     @property
     def done(self) -> bool:

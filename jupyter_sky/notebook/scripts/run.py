@@ -257,7 +257,7 @@ def run_script(
 
         next_one = go_on if following else None
         made = BackgroundRun(run, name, strip, _bind_nothing, options.timeout, then=next_one)
-        made.begin(sending)
+        made.begin(sending.update)
         return made
     left = options.timeout
     _follow(shell, session, cluster, run, left, sending, options)

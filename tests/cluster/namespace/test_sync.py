@@ -249,6 +249,19 @@ def test_what_a_run_has_bound_is_kept_by_one_that_could_bind_it_too(notebook, he
     assert notebook.ask("best") == [0, 1, 2, 3]
 
 
+def test_what_a_run_surely_binds_is_not_sent_with_what_it_may_bind(notebook, held_up) -> None:
+    notebook.here("sure, maybe = 'here', 'here'")
+    busy = notebook.start("held_up()")
+    first = notebook.start("sure = rank\nif rank > 1: maybe = rank")
+    second = notebook.start("found = sure, maybe", gather=["found"])
+    notebook.here("sure = 'assigned since'")
+    held_up()
+    busy.follow()
+    first.follow()
+    found = [each["found"] for each in values_of(second)]
+    assert found == [(0, "here"), (1, "here"), (2, 2), (3, 3)]
+
+
 def test_what_ranks_have_instead_is_not_in_the_way(notebook) -> None:
     notebook.names["pool"] = threading.Lock()
     notebook.there("pool = [rank]")
