@@ -23,7 +23,8 @@ LOAD = "%load_ext jupyter_sky\n%config Sky.plugin = 'none'"
 ENDLESS = """%%sky --nodes 2
 import itertools, os, time
 for step in itertools.count():
-    print('step', step)
+    if step < 30:  # of a run in the background, the last 40 lines are shown
+        print('step', step)
     time.sleep(0.3)
     if step >= 12 and os.path.exists({end!r}):
         break
