@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jupyter_sky.api.pool import Compute, ComputePool
     from jupyter_sky.api.shard import shard
     from jupyter_sky.api.volumes.mounted import volume
-    from jupyter_sky.cluster.errors import RankLost, RemoteError
+    from jupyter_sky.cluster.errors import RankLost, RemoteError, RunStopped
     from jupyter_sky.errors import ClusterLost, SkyError, UsageError
     from jupyter_sky.plugins import integrations
     from jupyter_sky.providers.aws import AWS
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from jupyter_sky.transport.metrics.metric_log import log
     from jupyter_sky.transport.preemption import Interruption
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0.dev1"
 
 __all__ = [
     "AWS",
@@ -53,6 +53,7 @@ __all__ = [
     "Plugin",
     "RankLost",
     "RemoteError",
+    "RunStopped",
     "SkyError",
     "Slurm",
     "Spec",
@@ -94,6 +95,7 @@ _HOMES = {
     "Plugin": "jupyter_sky.api.plugin:Plugin",
     "RankLost": "jupyter_sky.cluster.errors:RankLost",
     "RemoteError": "jupyter_sky.cluster.errors:RemoteError",
+    "RunStopped": "jupyter_sky.cluster.errors:RunStopped",
     "SkyError": "jupyter_sky.errors:SkyError",
     "Slurm": "jupyter_sky.providers.slurm.provider:Slurm",
     "Spec": "jupyter_sky.providers.choice:Spec",

@@ -48,7 +48,7 @@ class BackgroundRun:
     """A run that continues while the notebook does other things.
 
     Await it, or call its ``result()``; both raise the ranks' errors. If it was stopped, ``await``
-    raises `RunStopped`. Each display of it shows its state and the end of its output, live.
+    raises `sky.RunStopped`. Each display of it shows its state and the end of its output, live.
 
     Parameters
     ----------
