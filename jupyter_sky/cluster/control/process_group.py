@@ -206,7 +206,9 @@ async def _next_generation(controller: Controller, is_wanted: Callable[[], bool]
         answer = await head.request("begin_forming", generation=controller.state.generation + 1)
         if answer["is_given"]:
             # Nodes answer behind their events: another notebook may just have formed a group.
-            await asyncio.gather(*(each.request("catch_up") for each in controller.connections))
+            # That takes as long as a slow link takes for what it is behind.
+            catch_up = [each.request("catch_up", within=None) for each in controller.connections]
+            await asyncio.gather(*catch_up)
             if not is_wanted():
                 return None
             if answer["is_left"]:  # ranks may wait for others that were not told

@@ -92,18 +92,21 @@ def _folder_of(error: OSError, root: Path) -> Path:
 def _locked(root: Path) -> Iterator[None]:
     """Keep other processes, perhaps of nodes that share the folder, from writing it meanwhile.
 
-    On NFS, other nodes see the lock of a file, and not that of a folder.
+    On NFS, other nodes see the lock of a file, and not that of a folder. Other users may not open
+    the file, and see the lock of the folder.
     """
+    descriptors = [os.open(root, os.O_RDONLY | os.O_CLOEXEC)]
+    with contextlib.suppress(OSError):  # such as one of another user, or a full disk
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptors.append(os.open(root / LOCK_NAME, flags, 0o600))
     try:
-        descriptor = os.open(root / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:  # such as one of another user, or a full disk
-        descriptor = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):  # not every file system has locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        for descriptor in descriptors:
+            with contextlib.suppress(OSError):  # not every file system has locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import traceback
 from dataclasses import replace
 
+from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.transport import preemption
 from jupyter_sky.transport.preemption import Interruption
@@ -48,26 +48,30 @@ class PreemptionHooks:
             if self._is_calling:
                 return
             self._is_calling = True
-        done = threading.Event()
-        # Paused, so that the variables that a hook saves are consistent.
-        paused = self._interrupts.pause(done)
-        calling = threading.Thread(
-            target=self._call_hooks, args=(paused, done), name="sky-preemption", daemon=True
-        )
-        calling.start()
+        threading.Thread(target=self._call_hooks, name="sky-preemption", daemon=True).start()
 
-    def _call_hooks(self, paused: threading.Event, done: threading.Event) -> None:
-        paused.wait(_PAUSE_WITHIN)
+    def _call_hooks(self) -> None:
+        former = threading.Event()
         try:
             while notice := self._next():
+                done = threading.Event()
+                # Paused, so that the variables that a hook saves are consistent: for each notice
+                # anew, as no pause lasts for ever, and before the former one ends.
+                self._interrupts.pause(done).wait(_PAUSE_WITHIN)
+                former.set()
+                former = done
                 for hook in list(preemption.hooks):
                     try:
                         preemption.call(hook, notice)
                     except BaseException:
                         traceback.print_exc()
-                sys.stdout.flush()
+                streams.flush()
+        except BaseException:
+            with self._lock:
+                self._is_calling = False
+            raise
         finally:
-            done.set()
+            former.set()
 
     def _next(self) -> Interruption | None:
         """Return what the hooks are to be called with next, if anything."""

@@ -343,9 +343,9 @@ class Supervisor:
             self._removed.remove(process)
             return
         failed = self._restarts.on_not_forked(process.rank)
+        text = f"the system could not start its process ({reason})"
+        process.given_up = None if failed.goes_on else text
         if failed.is_news:
-            text = f"the system could not start its process ({reason})"
-            process.given_up = None if failed.goes_on else text
             self._publish_event(RankExited(process.rank, 0, text, None, "", failed.goes_on))
         asyncio.get_running_loop().call_later(failed.pause, self._fork_again, process)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import os
@@ -44,9 +43,6 @@ class HeldFolder:
         self.made = made
         self._path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # a file system without locks
-            # What systemd cleans up, such as /tmp, it leaves alone where a folder is locked.
-            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def is_there(self) -> bool:
         """Return whether the folder is still at its path."""

@@ -215,7 +215,7 @@ class Tree:
             self.fetched += 1
             self.let_in(entry)
         # Of this volume alone: another one may be waiting for this one's lock meanwhile.
-        self._make_room()
+        self.make_room()
 
     def let_in(self, entry: FileEntry) -> None:
         """Let programs open a file as it is now."""
@@ -247,7 +247,7 @@ class Tree:
             with self.lock, contextlib.suppress(OSError):
                 self._drop(entry)
 
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
         """Drop content if there is more than the limit allows."""
         if self.here > self.order["limit"]:
             self.drop(int(self.order["limit"] * _DOWN_TO))

@@ -45,7 +45,8 @@ def write_back(
     Parameters
     ----------
     tells
-        Whether a notebook is told the result: it hears once of each link that is not written.
+        Whether a notebook is told the result: it hears once of each link that is not written, and
+        of a folder that is gone.
     only
         The names of files and folders to write; everything by default, unless some are gone.
     gone
@@ -66,11 +67,11 @@ def write_back(
             _write_changes(tree, fetcher, workers, answer, only, settled)
         if gone and not answer["left"]:
             _remove(tree, tree.removed(gone), answer)
-        is_there = tree.path.is_dir() if only or gone else tree.is_there()
-        if not is_there and not tree.order["read_only"]:
-            answer["trouble"] = answer["trouble"] or _say_gone(tree)
+        if (only or gone) and not tree.path.is_dir() and not tree.order["read_only"]:
+            answer["trouble"] = answer["trouble"] or f"{tree.path} was removed"
         if tells and not answer["trouble"]:
-            answer["trouble"] = _say_links(tree)
+            answer["trouble"] = _say_gone(tree) or _say_links(tree)
+        tree.make_room()  # of what was written, too
     except Exception as error:  # whatever it is, other volumes are written nevertheless
         answer["trouble"] = f"{tree.path} could not be written back: {error}"
     return answer
@@ -211,9 +212,12 @@ def _is_folder(path: Path) -> bool:
 
 
 def _say_gone(tree: Tree) -> str:
+    """Report that the folder is gone or another one: once, as with links."""
+    if tree.order["read_only"] or tree.is_there() or "" in tree.told:
+        return ""
+    tree.told.add("")
     return (
-        f"{tree.path} was removed or replaced, and nothing is removed from {tree.bucket.url}: "
-        "`%sky down` and a new run make the volume again"
+        f"{tree.path} was removed or replaced: nothing is removed from {tree.bucket.url} any more"
     )
 
 

@@ -120,7 +120,8 @@ def write_back_before_leaving(cluster: Cluster, nodes: int, is_discarded: bool) 
     if troubles and isinstance(cluster.provider, CloudProvider):
         raise NotWrittenBack(
             f"{cluster.name} stays as it was: {'; '.join(troubles)}: `%sky get` brings files here, "
-            f"and `%sky scale --discard {nodes}` lets nodes leave with them."
+            f"and `%sky scale --discard {nodes} --cluster {cluster.name}` lets nodes leave with "
+            "them."
         )
     for trouble in troubles:
         print(f"{cluster.name}: {trouble}", file=sys.stderr)

@@ -122,7 +122,7 @@ def test_a_machine_that_leaves_writes_back_before(
     assert "data stays as it was: not written to s3://photos/data: " in refused
     assert "leaving/lab2, on lab2 alone" in refused
     assert "lab1" not in refused.replace(str(lab.hosts[1].home), "")
-    assert "`%sky scale --discard 1` lets nodes leave with them" in refused
+    assert "`%sky scale --discard 1 --cluster data` lets nodes leave with them" in refused
     assert over_ssh.succeed("%%sky --stdout all\nprint('up')").stdout.count("up") == 2
     bucket.client.delete_bucket_policy(Bucket=bucket.name)
     over_ssh.succeed("%sky scale 1")
