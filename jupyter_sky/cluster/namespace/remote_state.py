@@ -340,8 +340,7 @@ class RemoteState:
             if value and value.run > effects.number:
                 continue  # a later run has sent or bound something else
             had_it = rank in had and not self.is_gone(effects, rank)
-            has_own = value is not None and value.digest is None and not value.is_outdated
-            if had_it or has_own:
+            if had_it or (value and not value.is_outdated):
                 self._confirmed.setdefault(rank, {}).update(values)
                 found.append(rank)
         return found

@@ -306,17 +306,6 @@ def test_what_only_the_head_has_gets_to_the_others(notebook) -> None:
     assert notebook.ask("heads") == ["of the head"] * 4
 
 
-def test_what_the_head_alone_was_asked_for_gets_to_ranks_with_a_former_value(notebook) -> None:
-    notebook.here("x = [1]")
-    notebook.there("x")
-    notebook.there("x = ['head']", ranks=[0], out=["x"])
-    assert notebook.ask("x") == [["head"]] * 4
-    notebook.here("x = [1]")
-    notebook.there("x = [rank]", ranks=[2, 3])
-    notebook.there("x = ['head']", ranks=[0], out=["x"])
-    assert notebook.ask("x") == [["head"], ["head"], [2], [3]]
-
-
 def test_a_value_that_can_be_brought_back_but_not_sent(notebook) -> None:
     notebook.here("class Once:\n  def __reduce__(self): return make, ()")
     notebook.here("def make(): return lock\nimport threading\nlock = 1")
