@@ -28,10 +28,12 @@ _SQL = {
 """DuckDB, its connections as they are usually named, and Polars find tables among names."""
 
 _PROGRAMS = {"exec", "eval"}
-_MODULES = {module for module, _ in _EXPRESSIONS | _SQL}
 _METHODS = {method for _, method in _EXPRESSIONS | _SQL}
 _JOINS = "join|inner|left|right|full|outer|cross|natural|semi|anti|asof|positional"
 _TABLE = rf"[^\W\d]\w*(?:\s+(?:as\s+)?(?!(?:{_JOINS})\b)\w+)?"
+_IS_SQL = re.compile(
+    r"\s*(?:select|with|from|insert|create|copy|describe|summarize|pivot|show)\b", re.IGNORECASE
+)
 _TABLES = re.compile(rf"\b(?:from|join)\s+({_TABLE}(?:\s*,\s*{_TABLE})*)", re.IGNORECASE)
 
 
@@ -87,28 +89,35 @@ def named_in_queries(code: CodeType) -> frozenset[str]:
     texts = [each for each in code.co_consts if isinstance(each, str)]
     if not _FUNCTIONS.isdisjoint(code.co_names):
         found.update(*map(_NAME.findall, texts))
-    names = {*code.co_names, *own}
-    if not (_METHODS.isdisjoint(names) or _MODULES.isdisjoint(names)):
-        found.update(*map(_tables_in, texts))
-    if not names.isdisjoint(_PROGRAMS | _METHODS):
-        found.update(*map(_read_by, _evaluated(code)))
+    if not {*code.co_names, *own}.isdisjoint(_PROGRAMS | _METHODS):
+        evaluated = [*_evaluated(code)]
+        found.update(*(_read_by(text) for text in evaluated if text is not None))
+        if None in evaluated:
+            found.update(*map(_tables_in, texts))
     inner = [named_in_queries(each) for each in code.co_consts if isinstance(each, CodeType)]
     return frozenset(found.union(*inner) - own)
 
 
 def _tables_in(query: str) -> list[str]:
+    if not _IS_SQL.match(query):  # such as what is printed, or says what a function does
+        return []
     tables = [each for found in _TABLES.findall(query) for each in found.split(",")]
     return [each.split()[0] for each in tables]
 
 
-def _evaluated(code: CodeType) -> Iterator[str]:
-    """Yield the texts in a function that are evaluated and of which any word may be a name."""
+def _evaluated(code: CodeType) -> Iterator[str | None]:
+    """Yield the texts in a function that are evaluated and of which any word may be a name.
+
+    Where SQL is evaluated, which may be in any of the texts, ``None`` is yielded.
+    """
     of, is_found = "", False
     for each in dis.get_instructions(code):
         if each.opname.startswith(("LOAD_GLOBAL", "LOAD_FAST", "LOAD_NAME")):
             of, is_found = each.argval, each.argval in _PROGRAMS
         elif each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             is_found = (of, each.argval) in _EXPRESSIONS
+            if (of, each.argval) in _SQL:
+                yield None
         elif is_found and each.opname == "LOAD_CONST" and isinstance(each.argval, str):
             yield each.argval
 

@@ -159,9 +159,12 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         """Return the names to send for a cell."""
         if options.in_names is None:
             # What is asked for may be changed by what the cell reads, which refers to it, or stay
-            # as it is here where only a branch binds it.
-            asked = {name.partition(":")[0] for name in (*options.out, *options.gather)}
-            return names.reads | (asked - names.always_bound)
+            # as it is here where only a branch binds it. A list of all ranks' values does not.
+            out, gather = (
+                {name.partition(":")[0] for name in asked}
+                for asked in (options.out, options.gather)
+            )
+            return names.reads | (out - names.always_bound) | (gather - names.writes)
         cluster = self._session.connected(options.cluster)
         check_names(options.in_names, self.shell.user_ns, "--in", cluster)
         return frozenset(options.in_names)

@@ -186,7 +186,7 @@ def _named_in_class_bodies(code: types.CodeType) -> set[str]:
     for body in code.co_consts:
         if isinstance(body, types.CodeType):
             if not body.co_flags & inspect.CO_OPTIMIZED:
-                bound = {"__name__"}  # the first that each reads
+                bound = {"__name__", "__annotations__"}  # which each has of its own
                 for each in dis.get_instructions(body):
                     if each.opname == "STORE_NAME":
                         bound.add(each.argval)

@@ -187,6 +187,7 @@ CASES = {
         "",
     ),
     "duckdb.sql(f'select * from x limit {n}')": ("duckdb x n", ""),
+    "q = 'select * from x'\ncon.sql(q)\nprint('loaded from y')": ("con x", "q"),
     "df.query(f'{c} > @limit'); df.query('a > @b' + e)": ("df c limit b e", ""),
     "q = 'age > @limit'\ndf.query(q)": ("df limit", "q"),
     "rows.sql('select * from x')": ("rows", ""),

@@ -551,6 +551,8 @@ def test_a_function_uses_the_names_in_its_queries(notebook: Any) -> None:
     )
     assert dump(notebook(cell)["h"]).needs == {"b", "c", "df", "duckdb"}
     assert dump(notebook("def i(): return eval('LR + 1')")["i"]).needs == {"LR", "eval"}
+    cell = "def k():\n  'Take batches from loader.'\n  pl.seed_everything(1)\n  model.eval()"
+    assert dump(notebook(cell)["k"]).needs == {"pl", "model"}
     cell = "def j(con): return con.sql('select d from x, y u')"
     assert dump(notebook(cell)["j"]).needs == {"x", "y"}
 

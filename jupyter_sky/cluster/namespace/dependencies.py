@@ -9,7 +9,7 @@ from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
-from jupyter_sky.cluster.namespace.items.item import NamespaceItem, class_key
+from jupyter_sky.cluster.namespace.items.item import NamespaceItem
 from jupyter_sky.cluster.namespace.items.process_items import ProcessItems
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
@@ -58,9 +58,9 @@ class Dependencies:
         names: Iterable[str],
         collector: ItemCollector,
         ranks: Sequence[int],
-        *,
         cell: CellNames,
         forced: Collection[str],
+        is_all: bool = True,
     ) -> list[NamespaceItem]:
         """Return what ranks need for a cell, also what they have already.
 
@@ -76,6 +76,8 @@ class Dependencies:
             What is known of the cell's names.
         forced
             Names that are included even if the ranks have bound them themselves.
+        is_all
+            Whether these are all names that the cell reads, and not the rest of them.
 
         Raises
         ------
@@ -95,7 +97,9 @@ class Dependencies:
         self._deferred_reads.update(
             cell.all_deferred_reads, *(item.pickled.needs for item in found)
         )
-        if any(self._is_unknown(name, collector.namespace, ranks) for name in collector.visited):
+        if is_all and any(
+            self._is_unknown(name, collector.namespace, ranks) for name in collector.visited
+        ):
             # The rank's value may have methods that look up names of the notebook.
             for name in sorted(self._perhaps_changed(collector.namespace, ranks)):
                 with suppress(UsageError):  # it may not be needed at all
@@ -148,7 +152,7 @@ class Dependencies:
         return set().union(*since) | {
             name
             for name in self._deferred_reads & namespace.keys()
-            if class_key(namespace[name]) or holds_settings(namespace[name])
+            if holds_settings(namespace[name])
             if any(state.has_former(rank, name) for rank in ranks)
         }
 

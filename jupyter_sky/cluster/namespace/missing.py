@@ -86,8 +86,8 @@ def unbind(state: RemoteState, update: NamespaceUpdate) -> None:
     could not tell whether the run has bound the name, for example to the same number.
     """
     effects = update.effects
-    effects.left_out.update(effects.replaces.keys() & state.undecided(update.ranks))
-    names = effects.replaces.keys() - effects.left_out
+    effects.left_bound.update(effects.replaces.keys() & state.undecided(update.ranks))
+    names = effects.replaces.keys() - effects.left_bound
     for rank in update.ranks:
         update.unbind(rank, {*_replaced(state, rank, effects, names), *state.deleted(rank)})
 
@@ -99,12 +99,13 @@ def take_turn(state: RemoteState, update: NamespaceUpdate, has_lost: bool) -> No
     for: what a run before has bound since is not replaced.
     """
     effects = update.effects
-    is_needed = {*update.names}.__contains__
-    left = [name for name in effects.left_out if is_needed(name) or name not in effects.replaces]
-    update.left = None if has_lost else left
-    for rank in update.ranks if effects.left_out else ():
-        update.unbind(rank, _replaced(state, rank, effects, effects.left_out))
+    update.left = None if has_lost else sorted(effects.left_out)
+    # What the notebook has assigned since is not this run's matter.
+    names = {name for name in effects.left_bound if not state.is_assigned_since(name, effects)}
+    for rank in update.ranks if names else ():
+        update.unbind(rank, _replaced(state, rank, effects, names))
     effects.left_out.clear()
+    effects.left_bound.clear()
 
 
 def _replaced(

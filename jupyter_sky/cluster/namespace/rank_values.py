@@ -91,9 +91,10 @@ class RunEffects:
         What is expected on ranks that have not reported the run yet.
     starts
         How often each rank had been replaced by a new process when the run was sent.
-    left_out
-        Names of which the runs before decide what ranks have then: whether they are sent, or have
-        to be unbound, is known only when the run has its turn. Empty from then on.
+    left_out, left_bound
+        Names of which the runs before decide what ranks have then: whether they are sent, and
+        whether they have to be unbound, is known only when the run has its turn. Empty from then
+        on.
     """
 
     number: int = BEFORE_ALL
@@ -103,6 +104,7 @@ class RunEffects:
     expected: dict[int, Expected] = field(default_factory=dict)
     starts: dict[int, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
+    left_bound: set[str] = field(default_factory=set)
 
     @cached_property
     def replaces(self) -> Mapping[str, int]:
@@ -126,7 +128,7 @@ def undecided(runs: Iterable[RunEffects], ranks: Collection[int]) -> set[str]:
     found: set[str] = set()
     for run in runs:
         if not run.expected.keys().isdisjoint(ranks):
-            found |= run.left_out | (run.cell.writes - run.cell.always_bound)
+            found |= run.left_out | run.left_bound | (run.cell.writes - run.cell.always_bound)
             if run.expected.keys() >= {*ranks}:
                 found -= run.cell.always_bound
     return found

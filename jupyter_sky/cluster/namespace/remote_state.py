@@ -187,7 +187,7 @@ class RemoteState:
             delivered, before = sent.get(rank), expected.get(rank)
             if before is None and not delivered:
                 # Of calls, which write none, there may be thousands.
-                if effects.cell.writes or effects.left_out:
+                if effects.cell.writes or effects.left_out or effects.left_bound:
                     expected[rank] = alike
                 continue
             before = before or Expected()
@@ -253,7 +253,7 @@ class RemoteState:
         """Record that ranks were not told to unbind names, because the run did not happen."""
         for rank, each in names.items():
             self._to_delete.setdefault(rank, set()).update(
-                name for name in each if not self._is_assigned_since(name, effects)
+                name for name in each if not self.is_assigned_since(name, effects)
             )
 
     def _stop_expecting(self, effects: RunEffects, rank: int) -> Expected | None:
@@ -264,11 +264,11 @@ class RemoteState:
 
     def _binding(self, name: str, effects: RunEffects) -> RankValue:
         """Return what a rank has under a name when a run has bound it."""
-        if self._is_assigned_since(name, effects):
+        if self.is_assigned_since(name, effects):
             return RankValue(None, effects.number)
         return RankValue(None, effects.number, effects.identities.get(name, 0))
 
-    def _is_assigned_since(self, name: str, effects: RunEffects) -> bool:
+    def is_assigned_since(self, name: str, effects: RunEffects) -> bool:
         """Return whether the notebook has assigned a name since a run was asked for."""
         return self._assigned.get(name, 0) > effects.time
 

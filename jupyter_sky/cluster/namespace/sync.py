@@ -143,7 +143,8 @@ class NamespaceSync:
 
     def is_outdated(self, update: NamespaceUpdate) -> bool:
         """Return whether ranks may lack something that the update leaves out."""
-        return update.losses != self._losses or bool(update.effects.left_out)
+        left = update.effects.left_out or update.effects.left_bound
+        return update.losses != self._losses or bool(left)
 
     async def refresh(self, update: NamespaceUpdate) -> None:
         """Add to a sent update what ranks lack at its turn; they may lose more meanwhile.
@@ -177,9 +178,9 @@ class NamespaceSync:
     ) -> None:
         self._set_again.apply(collector)
         with seen_by_receiver(self.shares_files), garbage.not_searched_for():
-            found = self._dependencies.find(
-                update.wanted, collector, update.ranks, cell=update.effects.cell, forced=forced
-            )
+            cell, is_all = update.effects.cell, update.left is None
+            find = self._dependencies.find
+            found = find(update.wanted, collector, update.ranks, cell, forced, is_all)
             found += renamed(update, found, collector, self._remote_state, self._sent_objects)
             self._set_again.note_dropped(found)
             found, left = missing.leave_out(self._remote_state, found, update, undecided)

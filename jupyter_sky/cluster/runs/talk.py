@@ -22,6 +22,9 @@ from jupyter_sky.transport.tasks import BackgroundTasks
 ENDED_WITHIN = 30.0
 """Seconds without an event, after a rank should have been killed, in which its end is told."""
 
+_LOOKS = 10
+"""How often a stopped run is waited for once more, as events come from its node."""
+
 _FINISHED_WITHIN = 1.0
 """Seconds for requests to leave when this kernel leaves the cluster."""
 
@@ -139,7 +142,9 @@ class QuietRequests:
             self._unanswered.remove(asked)
         asyncio.get_running_loop().call_later(deadline, self._end_untold, connection, run)
 
-    def _end_untold(self, connection: Connection, run: str, known: int = -1) -> None:
+    def _end_untold(
+        self, connection: Connection, run: str, known: int = -1, looks: int = _LOOKS
+    ) -> None:
         """End a stopped run where its node does not tell the end; else nothing could begin.
 
         Parameters
@@ -148,16 +153,18 @@ class QuietRequests:
             The connection to the node, and the run.
         known
             Number of the last event that had come `ENDED_WITHIN` before.
+        looks
+            How often to look again at most: what goes on for ever hides no end.
         """
         controller = self._controller
         busy = [each.rank for each in controller.state.ranks if each.run == run]
         ranks = connection.ranks.intersection(busy)
         if not ranks or not connection.is_up:
             return
-        if (last := connection.events.last) != known:
+        if (last := connection.events.last) != known and looks:
             # The end may be behind what ranks have printed, which comes after the node's answers.
             loop = asyncio.get_running_loop()
-            loop.call_later(ENDED_WITHIN, self._end_untold, connection, run, last)
+            loop.call_later(ENDED_WITHIN, self._end_untold, connection, run, last, looks - 1)
             return
         text = f"{connection.name} does not tell the end of a run that was stopped: it was ended"
         controller.notify(text)

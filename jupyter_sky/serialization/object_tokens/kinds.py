@@ -6,6 +6,7 @@ import enum
 import types
 from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 MemoEntries = Mapping[int, tuple[int, Any]]
@@ -50,8 +51,16 @@ def has_attributes_of_user(obj: Any) -> bool:
 
 
 def holds_settings(obj: Any) -> bool:
-    """Return whether an object holds a few numbers and texts, as what configures a training."""
-    return is_plain(vars(obj) if has_attributes_of_user(obj) else obj)
+    """Return whether an object holds a few numbers and texts, as what configures a training.
+
+    So may a class of the user's.
+    """
+    if isinstance(obj, type):
+        own = {name: value for name, value in vars(obj).items() if not name.startswith("__")}
+        return obj.__module__ == "__main__" and is_plain(own)
+    with suppress(Exception):  # whatever its own methods do
+        return is_plain(vars(obj) if has_attributes_of_user(obj) else obj)
+    return False
 
 
 def is_plain(obj: Any) -> bool:

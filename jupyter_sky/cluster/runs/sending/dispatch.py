@@ -16,6 +16,7 @@ from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.answers import Answers
+from jupyter_sky.cluster.network.transfer import Transfer
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.sending.outcome import ends_everywhere
 from jupyter_sky.cluster.runs.sending.recorded import record_begun
@@ -74,6 +75,7 @@ async def send_once_whole(
         await recovery.make_whole(controller)
         while sync.is_outdated(update):  # something that ranks were sent before it was lost
             await sync.refresh(update)
+            await broadcast.send(update.blobs, controller.connections, Transfer(run.on_transfer))
             await recovery.make_whole(controller)
         if run.finished:
             sync.lost(update)  # what was added to it since its end was reported

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import platform
 import re
 import shutil
 import socket
@@ -284,6 +285,9 @@ def test_what_the_registry_does_not_keep_is_asked_for() -> None:
         recipe_for(sky.Image(pip=["a @ https://****@h.org/a-1.0-py3-none-any.whl"]))
 
 
+PIP_INSTALL = f"uv-{platform.machine()} pip install"
+
+
 def test_stop_ends_what_uv_does_there(lab: Lab, notebook: LiveNotebook) -> None:
     host = lab.hosts[1]
     with socket.create_server((lab.address, 0)) as silent:
@@ -295,11 +299,11 @@ def test_stop_ends_what_uv_does_there(lab: Lab, notebook: LiveNotebook) -> None:
             "pool.__enter__()"
         )
         silent.accept()[0].close()
-        while not host.processes("uv pip install"):
+        while not host.processes(PIP_INSTALL):
             assert not cell.idle
         notebook.interrupt()
         assert notebook.finish(cell).error is not None
-        until(lambda: not host.processes("uv pip install"))
+        until(lambda: not host.processes(PIP_INSTALL))
     envs = host.home / ".cache" / "jupyter-sky" / "envs"
     until(lambda: not list(envs.glob("new.*")))
 
