@@ -256,7 +256,7 @@ def command_line(action: str, name: str, options: Mapping[str, Any]) -> list[str
         case "restart", {"ranks": [*ranks]}:
             return ["restart", ",".join(map(str, ranks)), "--cluster", name]
         case "scale", {"nodes": nodes, "max_price": int() | float() as price}:
-            return ["scale", str(nodes), f"--max-price={price}", "--cluster", name]
+            return ["scale", str(nodes), f"--agreed={price}", "--cluster", name]
         case "scale", {"nodes": nodes}:
             return ["scale", str(nodes), "--cluster", name]
     return [action, "--cluster", name]

@@ -114,6 +114,7 @@ def scale(context: CommandContext, options: Namespace) -> None:
             progress.update,
             options.discard,
             options.max_price,
+            options.agreed,
         )
         progress.update(f"{scaled}, in {progress.seconds:.1f} s")
 

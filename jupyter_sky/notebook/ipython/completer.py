@@ -101,7 +101,8 @@ def completions(text: str, line: str, context: CompletionContext) -> list[str]:
             value_type = None
     offered = value_type.completions(context) if value_type else ()
     values = [value for value in offered if value not in given]
-    unused = [each.name for each in arguments if each.is_option and each.name not in words]
+    shown = [each.name for each in arguments if each.is_option and not each.is_internal]
+    unused = [name for name in shown if name not in words]
     return _starting_with(text, [*values, *unused, *(["-h"] if text else [])])
 
 

@@ -148,6 +148,14 @@ _NEW_LIMIT = replace(
     help="end the cluster before it costs more than this from now on",
 )
 _MAX_PRICE = next(each for each in CLUSTER_OPTIONS if each.name == "--max-price")
+_AGREED = Argument(
+    ("--agreed",),
+    "DOLLARS",
+    types.DOLLARS,
+    "5",
+    "dollars an hour that the user has agreed to in a dialog, which are no limit",
+    is_internal=True,
+)
 _JSON = Argument(("--json",), "", None, "", "print JSON, for programs")
 _TAIL = Argument(("--tail",), "LINES", types.WHOLE, "20", "show only the last lines")
 
@@ -217,7 +225,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "restart": ("restart ranks with empty namespaces", (_RANKS, _CLUSTER)),
     "scale": (
         "add or remove nodes; ranks that stay keep their variables",
-        (_NODES, _MORE_HOSTS, _MAX_PRICE, _DISCARD_LEAVING, _CLUSTER),
+        (_NODES, _MORE_HOSTS, _MAX_PRICE, _AGREED, _DISCARD_LEAVING, _CLUSTER),
     ),
     "torchrun": (
         "run a script under torchrun on every node",

@@ -57,6 +57,8 @@ class Argument:
         What it is for.
     required
         Whether a line without it is refused.
+    is_internal
+        Whether only our own programs type it, so that users are not shown it.
     """
 
     names: tuple[str, ...]
@@ -65,6 +67,7 @@ class Argument:
     example: str
     help: str
     required: bool = False
+    is_internal: bool = False
 
     @property
     def name(self) -> str:
@@ -132,7 +135,8 @@ class Parser(argparse.ArgumentParser):
             self._declare(each, greedy=not positional)
 
     def _declare(self, argument: Argument, *, greedy: bool) -> None:
-        metavar, help = argument.metavar, argument.help
+        metavar = argument.metavar
+        help = argparse.SUPPRESS if argument.is_internal else argument.help
         if argument.type is None:
             self.add_argument(*argument.names, dest=argument.field, action="store_true", help=help)
         elif argument.is_option:
@@ -254,7 +258,8 @@ class Parser(argparse.ArgumentParser):
         return f'{self.prog} does not take "{word}": `{self._help}` shows what it takes.'
 
     def _similar_option(self, word: str, cutoff: float) -> str | None:
-        names = [name[2:] for name in self.by_name if name.startswith("--")]
+        shown = [name for name, each in self.by_name.items() if not each.is_internal]
+        names = [name[2:] for name in shown if name.startswith("--")]
         similar = similar_names(word, names, cutoff=cutoff)
         return f"--{similar[0]}" if similar else None
 

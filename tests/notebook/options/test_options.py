@@ -231,6 +231,8 @@ def test_each_command_has_help(command: str) -> None:
     with pytest.raises(HelpRequested) as help:
         parse_line(f"{command} --help")
     assert help.value.text.startswith(f"usage: %sky {command}")
+    internal = {each.name for each in COMMANDS[command][1] if each.is_internal}
+    assert not internal & set(help.value.text.split())
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,10 @@ def test_a_line_comes_back_from_what_it_says(line: str) -> None:
     assert sorted(as_line(options).split()) == sorted(line.split())
 
 
-SCALE = {"nodes": None, "hosts": None, "max_price": None, "discard": False, "cluster": None}
+SCALE = {
+    **{"nodes": None, "hosts": None, "max_price": None, "agreed": None},
+    **{"discard": False, "cluster": None},
+}
 LOGS = {"ranks": None, "json": False, "follow": False, "tail": None, "save": None, "cluster": None}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.server.actions import command_line
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
@@ -236,6 +238,22 @@ def test_a_price_that_was_agreed_to_is_not_asked_for_at_night(
     notebook.interrupt()
     notebook.finish(cell)
     notebook.succeed("%sky down")
+    assert left() == []
+
+
+def test_a_price_that_was_agreed_to_in_the_sidebar_is_no_limit(
+    notebook: LiveNotebook, machines: Machines, clients: Clients, left: Callable[[], list[str]]
+) -> None:
+    subnet = machines.subnet(clients)
+    set_up(notebook, subnet=subnet, addresses="private", user="root", ask_above=0.3)
+    notebook.succeed("%%sky --provider aws --nodes 1 --cpus 4+ --cluster grows\npass")
+    # As where no kernel is connected: two cost more than asks nobody.
+    words = command_line("scale", "grows", {"nodes": 2, "max_price": 0.43})
+    notebook.succeed(f"%sky {shlex.join(words)}")
+    row = registry.find("grows")
+    assert row is not None
+    assert "--nodes 2" in row.spec["line"] and "--max-price" not in row.spec["line"]
+    notebook.succeed("%sky down grows")
     assert left() == []
 
 
