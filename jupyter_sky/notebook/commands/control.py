@@ -18,7 +18,7 @@ from jupyter_sky.cluster.inventory import owed_ends, row_updates
 from jupyter_sky.cluster.network.pages import Page
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
-from jupyter_sky.notebook.cluster_factory import asking_above
+from jupyter_sky.notebook.cluster_factory import asking_above, check_provider_options
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.ipython.post_mortem import last_error, look_at
 from jupyter_sky.notebook.options.definitions import CellOptions
@@ -195,7 +195,8 @@ def scale_cluster(
     Raises
     ------
     UsageError
-        If there cannot be that many nodes, or while something runs.
+        If there cannot be that many nodes, what is said does not apply to them, or while something
+        runs.
     SkyError
         If nodes do not start, or have files that are nowhere else; the cluster is then as it was.
     Interrupted
@@ -207,6 +208,9 @@ def scale_cluster(
             f"--hosts does not apply to {cluster.provider.name} nodes: leave it out, as in "
             f"`%sky scale {nodes or has + 1}`."
         )
+    if max_price is not None:
+        said = CellOptions(provider=cluster.provider.name, max_price=max_price)
+        check_provider_options(said, said)
     if nodes is None and not hosts:
         raise UsageError(
             f"give the number of nodes that {cluster.name} should have, as in `%sky scale 8`; it "

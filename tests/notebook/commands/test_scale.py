@@ -63,6 +63,7 @@ REFUSED = {
     "%sky scale many": '"many" is not one',
     "%sky scale 2": "already has 2 nodes",
     "%sky scale 3 --hosts gpu1": "as in `%sky scale 3`",
+    "%sky scale 3 --max-price 5": "--max-price does not apply to local nodes: leave it out.",
     "%sky scale 3 --provider aws": "`%sky scale -h`",
     "%%sky --nodes 3\npass": "`%sky scale 3` to change it",
 }
