@@ -308,7 +308,8 @@ def check_provider_options(options: CellOptions, completed: CellOptions) -> None
     for field in _MEANINGLESS[named[0]]:
         if getattr(options, field) and all(field in _MEANINGLESS[each] for each in named):
             option = f"--{field.replace('_', '-')}"
-            fits = [each for each in _MEANINGLESS if field not in _MEANINGLESS[each]]
+            typed = {field, "hosts"} if options.hosts else {field}
+            fits = [each for each in _MEANINGLESS if typed.isdisjoint(_MEANINGLESS[each])]
             # The provider that nobody has typed is that of the settings, or the usual one.
             is_meant = not options.provider and len(fits) == 1
             instead = f", or add `--provider {fits[0]}`" if is_meant else ""

@@ -39,6 +39,9 @@ def test_options_that_none_of_them_has_a_use_for_are_refused(notebook: Notebook)
         notebook.run("%%sky --nodes 2 --spot-or-on-demand\npass")
     with pytest.raises(sky.UsageError, match="--region does not apply to local or ssh nodes"):
         notebook.run("%%sky --provider local,ssh --region us-east-1\npass")
+    # The only ones that could be spot take no hosts.
+    with pytest.raises(sky.UsageError, match="--spot does not apply to ssh nodes: leave it out.$"):
+        notebook.run("%%sky --hosts gpu1,gpu2 --spot\npass")
     notebook.run("%config Sky.provider = 'slurm'")
     sentence = "--hosts does not apply to slurm nodes: leave it out, or add `--provider ssh`."
     with pytest.raises(sky.UsageError, match=f"^{re.escape(sentence)}$"):
