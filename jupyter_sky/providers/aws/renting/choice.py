@@ -10,7 +10,6 @@ from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest
 from jupyter_sky.providers.aws.market import prices
 from jupyter_sky.providers.aws.market.besides import Besides, besides
-from jupyter_sky.providers.aws.market.confirmation import described
 from jupyter_sky.providers.aws.market.limits import (
     MAY_RISE,
     Limits,
@@ -78,7 +77,17 @@ def choose(there: Clients, settings: Settings, spec: ClusterSpec) -> list[Instan
         return acceptable
     # Nobody may be there to ask, while the cheapest costs what was agreed to.
     agreed = ask_above(settings, spec)
-    return [each for each in acceptable if described(spec.nodes, [each])[2] <= agreed] or acceptable
+    within = [_where_within(agreed / spec.nodes, each) for each in acceptable]
+    return [each for each in within if each.prices] or acceptable
+
+
+def _where_within(most: float, offer: InstanceOffer) -> InstanceOffer:
+    """Return an offer in the zones where one costs no more, with all that is paid besides it."""
+    if offer.is_block:  # whose price is paid already
+        return offer
+    for_it = most - offer.besides - offer.type.surplus
+    prices = {zone: p for zone, p in offer.prices.items() if p is not None and p <= for_it}
+    return replace(offer, prices=prices)
 
 
 def ask_above(settings: Settings, spec: ClusterSpec) -> float:

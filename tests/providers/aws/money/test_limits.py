@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,7 +27,9 @@ WHERE = "in us-east-1, account 123456789012"
 Left = Callable[[], list[str]]
 
 
-def launched(account: Account, subnet: str, **options: Any) -> tuple[list[Call], list[str]]:
+def launched(
+    account: Account, subnet: str, former_price: float | None = None, **options: Any
+) -> tuple[list[Call], list[str]]:
     """Start a cluster up to where its machines boot; return what was asked for, and said."""
     said: list[str] = []
 
@@ -38,7 +41,8 @@ def launched(account: Account, subnet: str, **options: Any) -> tuple[list[Call],
     wanted = AWS(subnet=subnet, addresses="private", user="root", **options)
     account.calls.clear()
     with pytest.raises(Booting):
-        Cluster.start(SPEC, wanted, RuntimeEnv(None), say)
+        spec = replace(SPEC, former_price=former_price)
+        Cluster.start(spec, wanted, RuntimeEnv(None), say)
     return [call for call in account.calls if call.action == "RunInstances"], said
 
 
@@ -85,6 +89,29 @@ def test_spot_is_limited_where_its_price_is_not_known(
     assert f"4 × p4d.24xlarge spot for $27.78 an hour {WHERE}" in "\n".join(said)
     price = asked.params["InstanceMarketOptions.SpotOptions.MaxPrice"]
     assert float(price) == pytest.approx(1.2 * PRICE, rel=1e-3)
+    assert left() == []
+
+
+def test_a_lost_cluster_is_started_where_it_costs_what_was_agreed_to(
+    account: Account, subnet: str, left: Left
+) -> None:
+    def dearer(item: re.Match[bytes]) -> bytes:
+        if b"<availabilityZone>us-east-1a<" in item[0]:
+            return item[0]
+        return re.sub(
+            rb"(?<=<spotPrice>)[^<]+", lambda price: b"%f" % (3 * float(price[0])), item[0]
+        )
+
+    def rise(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        answer = carry_out()
+        if call.action == "DescribeSpotPriceHistory":
+            answer.body = re.sub(rb"<item>.*?</item>", dearer, answer.body, flags=re.DOTALL)
+        return answer
+
+    account.fault = rise
+    # It is more than what asks nobody, and there is nobody to ask.
+    _, said = launched(account, subnet, former_price=4 * PRICE, spot=True)
+    assert f"4 × p4d.24xlarge spot for $27.78 an hour {WHERE}" in "\n".join(said)
     assert left() == []
 
 
