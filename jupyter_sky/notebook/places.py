@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory.stops import limit_of
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import Declined, SkyError
@@ -124,7 +125,7 @@ def with_rest(options: CellOptions, lost: Cluster, row: RegistryRow | None) -> C
     SkyError
         If hardly anything is left.
     """
-    limit = row.spec.get("limit") if row else None
+    limit = limit_of(row) if row else None
     if limit is None:
         limit = getattr(lost.provider, "max_cost", None)  # typed, or a setting
     if limit is None:

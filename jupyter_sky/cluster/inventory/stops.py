@@ -113,15 +113,24 @@ def disk_cost(row: RegistryRow, now: float) -> DiskCost:
     return DiskCost(row.price, money_left(row, now))
 
 
+def limit_of(row: RegistryRow) -> float | None:
+    """Return the dollars that a cluster may cost in its life, if it was given a limit later.
+
+    One that keeps its disks has none, though earlier versions have recorded some.
+    """
+    limit = None if row.spec.get("autostop") else row.spec.get("limit")
+    return None if limit is None else float(limit)
+
+
 def money_left(row: RegistryRow, now: float) -> float | None:
     """Return the dollars that a cluster may cost yet which was stopped; ``None`` without a limit.
 
     Its disks count as far as their price is known. If it was never stopped, its machines know.
     """
-    limit = row.spec.get("limit")
+    limit = limit_of(row)
     if limit is None:
         return None
-    return float(limit) - (row.cost(now) or row.meter.spent)
+    return limit - (row.cost(now) or row.meter.spent)
 
 
 def record_stop(identity: str, when: float, cost: DiskCost) -> None:

@@ -63,6 +63,12 @@ def test_disks_whose_price_is_not_known_do_not_count(cluster: None) -> None:
     assert left(1000) == pytest.approx(10)
 
 
+def test_no_limit_of_before_holds_where_autostop_keeps_the_disks(cluster: None) -> None:
+    registry.change(ID, {"autostop": True})
+    stops.record_stop(ID, time.time(), DiskCost(0.5, left=0.0))
+    assert left(4) is None  # such a one cannot be raised any more: nothing would start it again
+
+
 @pytest.mark.parametrize("price", [1.022, 1.028, 0.0361, 617.2551])
 def test_the_line_that_is_advised_starts_it(price: float) -> None:
     with pytest.raises(UsageError) as caught:
