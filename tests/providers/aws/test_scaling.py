@@ -191,9 +191,10 @@ def test_max_price_holds_for_all_nodes_together(
     cells = start(1, framework=False, instance_type="d3.2xlarge")
     # There are cheaper ones, but those that join are like the first.
     provider = replace(cells.cluster.provider, instance_type=None, max_price=1.3)
+    name = f"--cluster {cells.cluster.name}"
     sentence = (
-        "more than --max-price 1.3: type `%sky scale 3`, or accept it, as with `%sky scale 4 "
-        "--max-price 1.65`"
+        f"more than --max-price 1.3: type `%sky scale 3 {name}`, or accept it, as with "
+        f"`%sky scale 4 --max-price 1.65 {name}`"
     )
     with pytest.raises(UsageError, match=rf"4 nodes cost \$1.65 an hour, {sentence}"):
         cells.cluster.scale(4, provider)

@@ -8,6 +8,7 @@ from jupyter_sky.errors import Declined, UsageError
 from jupyter_sky.formatting import format_dollars, format_duration
 from jupyter_sky.providers.aws.market.rounding import ROUNDING, as_limit, format_sufficient
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
+from jupyter_sky.providers.scaling import RunningCluster
 from jupyter_sky.transport import event_loop
 
 
@@ -82,13 +83,13 @@ def ask(question: str, otherwise: str, what: str = "") -> None:
         raise Declined(f"nothing was started; to start without a question, {otherwise}.")
 
 
-def check_max_price(max_price: float, nodes: int, before: int, offer: InstanceOffer) -> None:
+def check_max_price(max_price: float, running: RunningCluster, offer: InstanceOffer) -> None:
     """Refuse that a cluster grows beyond the dollars an hour that the user has agreed to.
 
     Parameters
     ----------
-    nodes, before
-        Number of nodes that it shall have, and that it has.
+    running
+        The cluster, with the number of nodes that it shall have.
     offer
         What each of them costs from now on.
     """
@@ -97,15 +98,19 @@ def check_max_price(max_price: float, nodes: int, before: int, offer: InstanceOf
             f"AWS gives no price for {offer.type.name} there now, so --max-price cannot be kept: "
             f"try later, or start a new cluster without it."
         )
+    nodes, name = running.spec.nodes, running.spec.name
     total = nodes * offer.price
     if total <= max_price + ROUNDING:
         return
+    more = f"{nodes} nodes cost {format_sufficient(total)} an hour, more than --max-price"
+    if running.lost:  # as the cluster is by the time that this is read
+        raise UsageError(f"{more} {max_price:g}: start a new cluster with a higher one.")
     fitting = int((max_price + ROUNDING) / offer.price)
-    fewer = f"type `%sky scale {fitting}`, or " if fitting > before else ""
+    is_growth = fitting > len(running.nodes)
+    fewer = f"type `%sky scale {fitting} --cluster {name}`, or " if is_growth else ""
     raise UsageError(
-        f"{nodes} nodes cost {format_sufficient(total)} an hour, more than --max-price "
-        f"{max_price:g}: {fewer}accept it, as with `%sky scale {nodes} --max-price "
-        f"{as_limit(total)}`."
+        f"{more} {max_price:g}: {fewer}accept it, as with `%sky scale {nodes} --max-price "
+        f"{as_limit(total)} --cluster {name}`."
     )
 
 

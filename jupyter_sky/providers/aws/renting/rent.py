@@ -117,7 +117,7 @@ def rent_more(
     paid = besides(there, not private)
     offer = scale_out.offer(there, like, said, paid.price(settings.disk))
     if settings.max_price is not None:
-        check_max_price(settings.max_price, spec.nodes, len(running.nodes), offer)
+        check_max_price(settings.max_price, running, offer)
     if not _costs_as_before(offer, running.lost):
         confirm_price(
             spec.nodes, [offer], settings.max_price, settings.ask_above, report, there.account
