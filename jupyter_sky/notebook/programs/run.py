@@ -23,6 +23,7 @@ from IPython.core.interactiveshell import ExecutionResult
 from traitlets.config import Config
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.handle import STOPPED_WITHIN
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError, exit_status
@@ -110,7 +111,7 @@ def run_program(
     with _heard_signals(program):
         try:
             try:
-                program.run()
+                program.run(keep)
             finally:  # inside: its clusters are ended also if a signal comes at this moment
                 program.is_closing = True
         except KeyboardInterrupt:  # between cells
@@ -188,13 +189,13 @@ class _Program:
 
     # Its life
 
-    def run(self) -> None:
+    def run(self, keep: bool) -> None:
         """Run the cells, and wait for their runs in the background."""
         try:
             self._run_cells()
         finally:
             if self.signal is not None:
-                self._stop_background()
+                self._stop_background(keep)
             for run in background_run.begun():
                 self._show_output(run)  # the status so far
 
@@ -252,14 +253,23 @@ class _Program:
                 self._shell.showtraceback()
                 self.status = self.status or _status_of(error)
 
-    def _stop_background(self) -> None:
-        """Stop runs in the background: on clusters that stay up, they would go on."""
-        left = [run for run in background_run.begun() if not run.done]
+    def _stop_background(self, keep: bool) -> None:
+        """Stop runs in the background on clusters that stay up, where they would go on.
+
+        The end of a cluster stops its runs itself: ranks that save something are told once.
+        """
+        left = [
+            run
+            for run in background_run.begun()
+            if not run.done and (keep or run.cluster not in self._clusters)
+        ]
         for run in left:
             run.cancel()
-        for run in left:
-            with suppress(Exception, KeyboardInterrupt):  # a further signal ends the wait
-                run.result(STOPPED_WITHIN)
+        until = time.monotonic() + STOPPED_WITHIN + self._session.settings.timeouts().stop
+        with suppress(KeyboardInterrupt):  # a further signal ends the wait
+            for run in left:
+                with suppress(Exception, Interrupted):  # it was stopped
+                    run.result(max(0.0, until - time.monotonic()))
 
     def _show_output(self, run: BackgroundRun) -> None:
         """Print the output of a run in the background, once, since no display shows it here."""

@@ -242,6 +242,32 @@ def test_ranks_can_save_what_they_have_when_a_program_is_stopped(
     assert registry.rows() == []
 
 
+@pytest.mark.parametrize("words", [(), ("--keep",)])
+def test_runs_in_the_background_can_save_what_they_have_when_a_program_is_stopped(
+    terminal: Terminal, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    saved = tmp_path / "saved"
+    code = (
+        "%%sky --nodes 1 --cluster kept --background\nimport pathlib, time\n"
+        "try:\n    print('behind', flush=True)\n    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    print('saving', flush=True)\n    time.sleep(1.5)\n"
+        f"    pathlib.Path({str(saved)!r}).touch()\n    raise\n"
+    )
+    waits = f"while 'behind' not in _.output: pass\nprint('begun', flush=True)\n{WAITS}"
+    write_notebook(tmp_path / "a.ipynb", code, waits)
+    program = terminal.begin("run", "a.ipynb", *words)
+    assert program.stdout
+    while program.stdout.readline() != "begun\n":
+        assert program.poll() is None
+    program.send_signal(signal.SIGINT)
+    _, err = program.communicate()
+    left = [row.name for row in registry.rows()]
+    assert terminal.sky("down", "kept").returncode == (0 if left else 2)
+    assert program.returncode == 130, err
+    assert saved.exists(), err
+    assert left == ["kept"] * len(words)
+
+
 def test_ctrl_c_again_stops_code_that_has_caught_the_first_one(
     terminal: Terminal, tmp_path: Path
 ) -> None:
