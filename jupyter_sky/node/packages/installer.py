@@ -221,9 +221,10 @@ class PackageInstaller:
         return _answer(installed=added)
 
     def _program(self, request: InstallRequest) -> Path | None:
-        """Return the path of uv, if it was sent: to this cluster, or to one before."""
+        """Return the path of uv, if it was sent: as the host was set up, or to this cluster."""
         cache = _cache()
-        kept = (cache if _is_own(cache) else self._folder) / "bin" / "uv"
+        kept = (cache if _is_own(cache) else self._folder) / "bin"
+        kept /= f"uv-{platform.machine()}"  # as setup names it: see `HostFacts.sent_uv`
         if request["uv"] is not None and not kept.exists():
             kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             part = kept.with_name(f"uv.{os.getpid()}.part")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import platform
 import socket
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -96,7 +97,7 @@ def test_uv_is_run_only_from_where_nobody_else_can_put_one(
     for folder in (agent, blobs, ours / "bin"):
         folder.mkdir(parents=True)
     (blobs / ("a" * 64)).write_text("as sent")
-    (ours / "bin/uv").write_text("of before")
+    (ours / f"bin/uv-{platform.machine()}").write_text("of before")
     if whose != "the user's":
         ours.chmod(0o777 if whose == "everybody's" else 0o755)
         os.chown(ours, *[0 if whose == "everybody's" else 65534] * 2)
