@@ -301,7 +301,6 @@ def _with_pool(starting: CellOptions, factory: ClusterFactory, pool: str) -> str
         "image": _image(options),
         "volumes": _literal(options.volumes) if options.volumes else None,
         "replace": "True" if options.replace else None,
-        "name": repr(options.cluster) if options.cluster else None,
     }
     for name in ("procs_per_node", "cpus", "memory", "idle_timeout", "patience"):
         if (value := getattr(options, name)) is not None:

@@ -15,7 +15,7 @@ _OF_CALLS = (
 
 _OF_POOLS = (
     *("nodes", "gpu", "cpus", "memory", "hosts", "plugin", "volumes", "replace", "patience"),
-    *("procs_per_node", "idle_timeout", "cluster"),
+    *("procs_per_node", "idle_timeout"),
     *("pip", "wheels", "env", "index", "include", "variable"),
 )
 """Options of a cluster that every pool has, or its image."""
