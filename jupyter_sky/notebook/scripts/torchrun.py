@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from argparse import Namespace
+from collections.abc import Collection
 from pathlib import Path
 
 from jupyter_sky.api.environment.imports import modules_typed
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import similar_file
 from jupyter_sky.notebook.scripts.run import NodeScript, find_folder
+from jupyter_sky.serialization.user_modules import imports_of
 
 # The head keeps the store at which nodes meet. Each says itself at which address others reach it:
 # what the system says of its name need not be true in this network. Processes that start again
@@ -66,7 +69,9 @@ def find_script(line: Namespace) -> tuple[Path, str]:
 
 
 def imported_by(folder: Path, script: str, line: Namespace) -> frozenset[str]:
-    """Return the modules that the script of a line imports, or the module that it names.
+    """Return the modules that the script or module of a line imports, also by those beside it.
+
+    The user's own are not among them.
 
     Raises
     ------
@@ -74,14 +79,25 @@ def imported_by(folder: Path, script: str, line: Namespace) -> frozenset[str]:
         When the script cannot be read.
     """
     if not line.is_file:
-        return frozenset({script})
+        return _found_from(folder, {script})
     file = folder / script
     if file.is_dir():
         file /= "__main__.py"
     try:
-        return modules_typed([file.read_text("utf-8", "replace")])
+        text = file.read_text("utf-8", "replace")
     except OSError as error:
         raise UsageError(f"{line.script} cannot be read: {error.strerror}.") from None
+    return _found_from(file.resolve().parent, modules_typed([text]))
+
+
+def _found_from(folder: Path, modules: Collection[str]) -> frozenset[str]:
+    """Return what modules import where a folder comes first in the path, as in the script."""
+    first = str(folder)
+    sys.path.insert(0, first)
+    try:
+        return imports_of(modules)
+    finally:
+        sys.path.remove(first)
 
 
 def torchrun_script(line: Namespace, script: str) -> NodeScript:

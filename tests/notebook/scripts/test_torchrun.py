@@ -168,13 +168,16 @@ def test_a_static_rendezvous_numbers_nodes_as_the_cluster_does(
 def test_environments_of_hosts_have_what_the_script_imports(
     notebook: Notebook, project: Path, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(project)
+    """Also by modules beside it, wherever the line is typed."""
+    monkeypatch.chdir(project.parent)
     (project / "package").mkdir()
     (project / "package" / "__init__.py").touch()
     for file in (project / "unlike.py", project / "package" / "__main__.py"):
+        file.write_text("import nearby\n")
+    for file in (project / "nearby.py", project / "package" / "nearby.py"):
         file.write_text("def train():\n    import hypothesis.strategies\n")
     with pytest.raises(SkyError, match="nowhere.invalid"):
-        notebook.run(f"%sky torchrun --hosts nowhere.invalid {words}")
+        notebook.run(f"%sky torchrun --hosts nowhere.invalid --workdir project {words}")
     session = notebook.shell.find_cell_magic("sky").__self__._session
     _, [place] = session.places(CellOptions(hosts=("nowhere.invalid",)))
     assert f"hypothesis=={hypothesis.__version__}" in place.spec.image.pins
