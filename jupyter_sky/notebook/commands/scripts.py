@@ -14,9 +14,11 @@ from typing import Any
 from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.cells.queued_run import QueuedRun, when_up
 from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.commands.life.stops import start
 from jupyter_sky.notebook.kernel import notebook_path
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.background_run import BackgroundRun
@@ -82,10 +84,11 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
     for key in task.not_used:
         print(f"{line.file}: {key} is not used here", file=sys.stderr)
     session = context.session
-    choices = _where_stopped(session, line, _combined(task, line.options))
+    choices = _combined(task, line.options)
     limit = session.settings.size_limit(line.options.allow_large)
-    named = choices[0].cluster
-    is_there = bool(session.starting(named) or session.find(named))
+    is_there = _is_there(context, choices[0])
+    if not is_there:
+        choices = _where_stopped(session, line, choices)
     setup = "" if line.no_setup else task.setup
     both = (setup, f"{task.name}: setup"), (task.run, task.name)
     parts = [(text, title) for text, title in both if text]
@@ -106,8 +109,9 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
         first, *rest = [made(*part) for part in parts]
         return run_script(context.shell, session, cluster, options, first, handle, *rest)
 
-    # A cluster that is there may have more nodes than the task needs.
-    wanted = [replace(each, nodes=None) for each in choices] if is_there else choices
+    # A cluster that is there may have more nodes than the task needs, and ends as it was started.
+    as_it_is = {"nodes": None, "autostop": line.options.autostop}
+    wanted = [replace(each, **as_it_is) for each in choices] if is_there else choices
     with _saying_keys(task, line.options):
         if len(wanted) > 1 or not parts:
             cluster = session.cluster(*wanted)
@@ -166,6 +170,20 @@ def _combined(task: TaskFile, line: CellOptions) -> list[CellOptions]:
             of_file.setdefault("nodes", 1)  # like SkyPilot, whatever the cluster has
         found.append(CellOptions(**{**of_file, **typed}))
     return list(dict.fromkeys(found))
+
+
+def _is_there(context: CommandContext, options: CellOptions) -> bool:
+    """Return whether the cluster of a task is up or starting; start one that is stopped.
+
+    It may have stopped itself since the task ran last.
+    """
+    session, name = context.session, options.cluster
+    try:
+        return bool(session.starting(name) or session.find(name))
+    except ClusterStopped:
+        limits = {"max_cost": options.max_cost, "max_price": options.max_price}
+        start(context, Namespace(name=name, **limits))
+        return True
 
 
 def _where_stopped(

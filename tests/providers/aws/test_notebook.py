@@ -155,6 +155,8 @@ def test_autostop_of_a_task_file_keeps_the_disks(
     assert row.spec["autostop"] is True
     assert "ran" in notebook.succeed(f"%sky launch {file} --cluster task").stdout
     assert "task: stopped" in notebook.succeed("%sky stop task").stdout
+    # As at SkyPilot, the next launch starts it again.
+    assert "ran" in notebook.succeed(f"%sky launch {file} --cluster task").stdout
     notebook.succeed("%sky down task")
     # Where it would take them, that is said before anything starts.
     for option, why in (
@@ -167,6 +169,21 @@ def test_autostop_of_a_task_file_keeps_the_disks(
     file.write_text("resources: {infra: aws, cpus: 4+, autostop: {down: true}}")
     cell = notebook.run(f"%sky launch {file} --cluster task --max-price 0.001 --spot")
     assert "ends the cluster" not in cell.stderr
+    assert left() == []
+
+
+def test_autostop_of_a_task_file_leaves_a_cluster_that_is_up_as_it_is(
+    notebook: LiveNotebook, tmp_path: Path, left: Callable[[], list[str]]
+) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text("resources: {infra: aws, cpus: 4+, autostop: 10}\nrun: echo ran")
+    notebook.succeed("%sky up --provider aws --cpus 4+ --idle-timeout 10m --cluster task")
+    cell = notebook.succeed(f"%sky launch {file} --cluster task")
+    assert "ran" in cell.stdout
+    assert "ends the cluster" not in notebook.run(f"%sky launch {file} --spot -c task").stderr
+    cell = notebook.run(f"%sky launch {file} --cluster task --autostop")
+    assert "--autostop" in cell.sentence
+    notebook.succeed("%sky down task")
     assert left() == []
 
 
