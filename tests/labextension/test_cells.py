@@ -11,7 +11,7 @@ import pytest
 
 from tests.installed import skip_without
 from tests.labextension.sidebar import SidebarUser, ask, settings
-from tests.notebook.panel.jupyter import Server
+from tests.notebook.panel.jupyter import CONNECTED, Server
 from tests.waiting import until
 
 skip_without("jupyterlab")
@@ -210,6 +210,36 @@ def test_a_reload_in_the_middle_of_a_loop_that_clears_its_output(
     user.wait_for_state(cell, "Finished")
     cell.locator(".jp-RenderedText").get_by_text("the end").wait_for()
     user.page.wait_for_function(HAS_END)
+
+
+def test_a_second_page_of_a_notebook_leaves_its_own_copy_as_it_was_saved(
+    open_notebook: Open, server: Server, tmp_path: Path
+) -> None:
+    user = open_notebook("lab", "two-pages")
+    user.run(LOAD)
+    end = tmp_path / "end"
+    end.touch()
+    cell = user.run(
+        "%%sky --nodes 1 --cluster pages\nimport os, time\n"
+        f"while not os.path.exists({str(end)!r}):\n    time.sleep(0.05)"
+    )
+    user.wait_for_state(cell, "Finished")
+    user.saved()
+    second = user.page.context.browser.new_page()
+    second.set_default_timeout(100_000)
+    second.goto(server.url("lab", user.notebook))
+    second.wait_for_function(CONNECTED)
+    second.evaluate("() => void jupyterapp.commands.execute('jupyter-sky:show')")
+    card = second.get_by_role("region", name="Clusters").get_by_role("listitem")
+    card.filter(has_text="idle · ").wait_for()
+    end.unlink()
+    user.page.evaluate("() => void jupyterapp.commands.execute('notebook:run-cell')")
+    card.filter(has_text="running · ").wait_for()
+    # It would be saved by itself, and the first page be told that the file has changed.
+    assert not second.evaluate("() => jupyterapp.shell.currentWidget.context.model.dirty")
+    end.touch()
+    user.wait_for_state(cell, "Finished")
+    second.close()
 
 
 def test_the_run_is_there_after_a_reload_however_seldom_the_server_is_asked(

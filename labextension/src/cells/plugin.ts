@@ -76,15 +76,22 @@ export default plugin;
 
 /** Notes which runs send their messages to this page, and whether these reach their cells. */
 function listen(app: JupyterFrontEnd, panel: NotebookPanel, keeper: Keeper): void {
+  /** What has begun since the page was loaded, of whichever page. */
+  const begun = new Set<string>();
   panel.sessionContext.iopubMessage.connect((_, { header, parent_header: parent, content }) => {
+    if (header.msg_type === 'execute_input' && 'msg_id' in parent) {
+      begun.add(parent.msg_id);
+    }
     if (header.msg_type === 'display_data' || header.msg_type === 'update_display_data') {
       const { data, metadata } = content as Pick<IDisplayData, 'data' | 'metadata'>;
       const output: IDisplayData = { output_type: 'display_data', data, metadata };
       const run = runOf(output);
-      // What a page has asked for that was loaded before goes into no cell of this one.
+      // What this page asked for before it was loaded again goes into no cell. What another page asks
+      // for goes into its cells, and two pages must not both write the file.
       const of = 'session' in parent ? asker(app, panel, parent.session) : undefined;
-      if (run && of && header.msg_type === 'display_data') {
-        keeper.comesHere(run, of);
+      const isOfOther = 'msg_id' in parent && begun.has(parent.msg_id);
+      if (run && (of || isOfOther) && header.msg_type === 'display_data') {
+        keeper.comesHere(run, of ?? panel.sessionContext);
       } else if (run ? keeper.takesMessages(run) : backgroundOf(output)) {
         updateOutputs(panel, output);
       }

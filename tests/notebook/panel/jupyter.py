@@ -30,7 +30,7 @@ _OPEN = "path => void window.jupyterapp.commands.execute('docmanager:open', { pa
 _CLOSE_ALL = "() => [...jupyterapp.shell.widgets('main')].forEach(widget => widget.dispose())"
 # What was open in a page that was loaded again comes back, and would be in front of the next one.
 _RESTORED = "async () => { await jupyterapp.restored; }"
-_CONNECTED = """() => {
+CONNECTED = """() => {
   const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
   return context?.isReady && context.session?.kernel?.connectionStatus === 'connected';
 }"""
@@ -213,7 +213,7 @@ class NotebookUser:
     def load_again(self, url: str = "") -> None:
         """Load the page again, or go there: the notebook is as it was saved; its kernel goes on."""
         self._pages.load_again(self.page, url)
-        self.page.wait_for_function(_CONNECTED)
+        self.page.wait_for_function(CONNECTED)
 
     def restart_kernel(self) -> None:
         """Restart the kernel, as the button in the toolbar does after it was confirmed."""
