@@ -1,8 +1,8 @@
 """Names in texts that are evaluated: ``df.query("age > @limit")`` and ``exec("b = a + 1")``.
 
-Where a text is put together, or has a name, its parts may be anywhere in the cell.
-Where any word may be a column, as in ``df.eval("a + b")``, only names after ``@`` are found: others
-may stand for something large in the notebook that has nothing to do with it.
+Where a text is put together, or has a name, its parts may be anywhere in the cell. Where any word
+may be a column, as in ``df.eval("a + b")``, only names after ``@`` are found: others may stand for
+something large in the notebook that has nothing to do with it.
 """
 
 from __future__ import annotations
@@ -66,12 +66,13 @@ def put_query_names(nodes: Sequence[ast.AST]) -> bool:
                 function := (of, method)
             ) in _EXPRESSIONS | _SQL:
                 if function in _SQL:
-                    _put_names(call, _tables_in, nodes)
+                    # Not in what is printed, or says what a function does.
+                    _put_names(call, _tables_in, [*filter(_IS_SQL.match, _texts_in(nodes))])
                 else:
                     _put_names(call, _read_by, ())
                 is_changed = True
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _FUNCTIONS:
-                _put_names(call, _NAME.findall, nodes)
+                _put_names(call, _NAME.findall, [*_texts_in(nodes)])
                 is_changed = True
     return is_changed
 
@@ -93,14 +94,12 @@ def named_in_queries(code: CodeType) -> frozenset[str]:
         evaluated = [*_evaluated(code)]
         found.update(*(_read_by(text) for text in evaluated if text is not None))
         if None in evaluated:
-            found.update(*map(_tables_in, texts))
+            found.update(*map(_tables_in, filter(_IS_SQL.match, texts)))
     inner = [named_in_queries(each) for each in code.co_consts if isinstance(each, CodeType)]
     return frozenset(found.union(*inner) - own)
 
 
 def _tables_in(query: str) -> list[str]:
-    if not _IS_SQL.match(query):  # such as what is printed, or says what a function does
-        return []
     tables = [each for found in _TABLES.findall(query) for each in found.split(",")]
     return [each.split()[0] for each in tables]
 
@@ -122,9 +121,7 @@ def _evaluated(code: CodeType) -> Iterator[str | None]:
             yield each.argval
 
 
-def _put_names(
-    call: ast.Call, find: Callable[[str], list[str]], elsewhere: Sequence[ast.AST]
-) -> None:
+def _put_names(call: ast.Call, find: Callable[[str], list[str]], elsewhere: Sequence[str]) -> None:
     """Put names into the arguments of a call.
 
     Parameters
@@ -134,7 +131,7 @@ def _put_names(
     find
         Finds the names in a text.
     elsewhere
-        Nodes that may have parts of an argument that is not a mere text.
+        Texts that may be parts of an argument that is not a mere text.
     """
     call.args = [_named(each, find, elsewhere) for each in call.args]
     for keyword in call.keywords:
@@ -142,12 +139,10 @@ def _put_names(
 
 
 def _named(
-    argument: ast.expr, find: Callable[[str], list[str]], elsewhere: Sequence[ast.AST]
+    argument: ast.expr, find: Callable[[str], list[str]], elsewhere: Sequence[str]
 ) -> ast.expr:
-    is_text = isinstance(argument, ast.Constant)
-    found = [
-        name for text in _texts_in([argument] if is_text else elsewhere) for name in find(text)
-    ]
+    texts = _texts_in([argument]) if isinstance(argument, ast.Constant) else elsewhere
+    found = [name for text in texts for name in find(text)]
     names: list[ast.AST] = [ast.Name(name, ast.Load()) for name in found]
     return Embedded([*names, argument]) if names else argument
 

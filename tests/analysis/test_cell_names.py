@@ -186,6 +186,7 @@ CASES = {
         "duckdb x y z con t",
         "",
     ),
+    "duckdb.sql('-- all\\nselect * from x')": ("duckdb x", ""),
     "duckdb.sql(f'select * from x limit {n}')": ("duckdb x n", ""),
     "q = 'select * from x'\ncon.sql(q)\nprint('loaded from y')": ("con x", "q"),
     "df.query(f'{c} > @limit'); df.query('a > @b' + e)": ("df c limit b e", ""),
