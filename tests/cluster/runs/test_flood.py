@@ -49,14 +49,14 @@ def test_a_stopped_run_is_waited_for_whose_output_is_on_its_way(new, attached, m
     look = QuietRequests._end_untold
 
     def look_after_event(
-        requests: QuietRequests, connection: Connection, run: str, known: int = -1
+        requests: QuietRequests, connection: Connection, run: str, known: int = -1, *left: int
     ) -> None:
         """Look when something has come, however busy the machine is."""
         if connection.events.last == known and 1 in connection.ranks:
             loop = asyncio.get_running_loop()
-            loop.call_later(0.01, look_after_event, requests, connection, run, known)
+            loop.call_later(0.01, look_after_event, requests, connection, run, known, *left)
             return
-        look(requests, connection, run, known)
+        look(requests, connection, run, known, *left)
         looks.extend(connection.ranks & {1})
 
     monkeypatch.setattr(QuietRequests, "_end_untold", look_after_event)
