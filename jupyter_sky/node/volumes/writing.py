@@ -216,9 +216,7 @@ def _say_gone(tree: Tree) -> str:
     if tree.order["read_only"] or tree.is_there() or "" in tree.told:
         return ""
     tree.told.add("")
-    return (
-        f"{tree.path} was removed or replaced: nothing is removed from {tree.bucket.url} any more"
-    )
+    return f"{tree.path} was removed or replaced: nothing is removed from {tree.bucket.url} now"
 
 
 def _say_links(tree: Tree) -> str:

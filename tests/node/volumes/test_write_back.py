@@ -196,7 +196,7 @@ def test_a_folder_that_is_gone_takes_nothing_from_the_bucket(
         data.mkdir()
         (data / there_now).write_bytes(b"late")
     named = {"path": str(data), "names": ["late"], "gone": ["run"]}  # as by `sky.save`
-    gone = f"{data} was removed or replaced: nothing is removed from file://{shared} any more"
+    gone = f"{data} was removed or replaced: nothing is removed from file://{shared} now"
     for trouble in (gone, ""):  # once, or it would keep a machine from ending
         assert keeper.ask("write_back")["volumes"][0]["trouble"] == trouble
     if not there_now:

@@ -40,7 +40,7 @@ def test_others_on_the_host_do_not_say_what_is_ended_there(
     file = tmp_path / "uv"
     file.write_bytes(b"a program")
     digest = hashlib.sha256(b"a program").hexdigest()
-    facts = SimpleNamespace(uv="", cache_folder=str(tmp_path), address="127.0.0.1")
+    facts = SimpleNamespace(uv="", sent_uv="", cache_folder=str(tmp_path), address="127.0.0.1")
     relay = Relay(hosts=2)
     host: Any = ThisComputer()
     wanted = RelayedFile("uv", digest, str(file))
