@@ -56,7 +56,7 @@ async def write_back(machines: Sequence[Machine], volumes: Sequence[Volume]) -> 
 def refuse_to_lose(
     name: str, provider: Provider, troubles: Sequence[str], has_lost_node: bool = False
 ) -> None:
-    """Refuse to release rented machines with files that exist nowhere else.
+    """Refuse to release the machines of a cluster that cannot be attached; see `refuse`.
 
     Parameters
     ----------
@@ -72,10 +72,33 @@ def refuse_to_lose(
     NotWrittenBack
         If there are such files.
     """
+    refuse(
+        provider,
+        f"{name} {'has lost a node, and ' * has_lost_node}stays as it was",
+        troubles,
+        f"`%sky down {name}` tries again, and `%sky down --discard {name}` ends the cluster "
+        "without them",
+    )
+
+
+def refuse(provider: Provider, what: str, troubles: Sequence[str], advice: str) -> None:
+    """Refuse to release rented machines with files that exist nowhere else.
+
+    Parameters
+    ----------
+    provider
+        Where the machines come from.
+    what
+        What is refused, or is to stay.
+    troubles
+        Sentences about these files.
+    advice
+        What to do.
+
+    Raises
+    ------
+    NotWrittenBack
+        If there are such files.
+    """
     if troubles and isinstance(provider, CloudProvider):
-        raise NotWrittenBack(
-            f"{name} {'has lost a node, and ' * has_lost_node}stays as it was: "
-            f"{'; '.join(troubles)}: "
-            f"`%sky down {name}` tries again, and `%sky down --discard {name}` ends the cluster "
-            "without them."
-        )
+        raise NotWrittenBack(f"{what}: {'; '.join(troubles)}: {advice}.")

@@ -13,7 +13,7 @@ from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.api.environment.resolve import makes_environments
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.volumes.unattached import NotWrittenBack
+from jupyter_sky.cluster.volumes import unattached
 from jupyter_sky.formatting import format_count, format_list
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.project.install import install
@@ -88,13 +88,10 @@ def keep_unwritten(cluster: Cluster) -> None:
 
 
 def _refuse_to_lose(cluster: Cluster, troubles: Sequence[str]) -> None:
-    if troubles and isinstance(cluster.provider, CloudProvider):
-        # Only one that is not lost can be used.
-        once_more = "`%sky get` brings files here" if cluster.alive else "`%sky down` tries again"
-        raise NotWrittenBack(
-            f"{cluster.name}: {'; '.join(troubles)}: {once_more}, and `%sky down --discard` ends "
-            "the cluster without them."
-        )
+    # Only one that is not lost can be used.
+    once_more = "`%sky get` brings files here" if cluster.alive else "`%sky down` tries again"
+    advice = f"{once_more}, and `%sky down --discard` ends the cluster without them"
+    unattached.refuse(cluster.provider, cluster.name, troubles, advice)
 
 
 def write_back_before_leaving(cluster: Cluster, nodes: int, is_discarded: bool) -> None:
@@ -117,12 +114,13 @@ def write_back_before_leaving(cluster: Cluster, nodes: int, is_discarded: bool) 
     if is_discarded or not cluster.mounts.volumes:
         return
     _, troubles = cluster.mounts.write_back(nodes)
-    if troubles and isinstance(cluster.provider, CloudProvider):
-        raise NotWrittenBack(
-            f"{cluster.name} stays as it was: {'; '.join(troubles)}: `%sky get` brings files here, "
-            f"and `%sky scale --discard {nodes} --cluster {cluster.name}` lets nodes leave with "
-            "them."
-        )
+    unattached.refuse(
+        cluster.provider,
+        f"{cluster.name} stays as it was",
+        troubles,
+        "`%sky get` brings files here, and "
+        f"`%sky scale --discard {nodes} --cluster {cluster.name}` lets nodes leave with them",
+    )
     for trouble in troubles:
         print(f"{cluster.name}: {trouble}", file=sys.stderr)
 

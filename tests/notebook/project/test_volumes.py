@@ -355,7 +355,8 @@ def test_volumes_are_known_to_others_whatever_settings_say_of_other_providers(
 @pytest.fixture
 def rented(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nodes of this computer be machines that are given back with what is on them."""
-    monkeypatch.setattr(volumes, "CloudProvider", Local)
+    for module in (volumes, unattached):
+        monkeypatch.setattr(module, "CloudProvider", Local)
 
 
 def test_machines_stay_while_their_files_are_nowhere_else(

@@ -110,8 +110,8 @@ def test_a_machine_that_leaves_writes_back_before(
     over_ssh.succeed("%config Sky.plugin = 'none'")
     over_ssh.succeed("%sky up --hosts lab1,lab2 --cluster data --volume s3://photos/data:~/leaving")
     over_ssh.succeed(  # as machines that are rented
-        "import jupyter_sky as sky\nfrom jupyter_sky.notebook.project import volumes\n"
-        "volumes.CloudProvider = sky.SSH"
+        "import jupyter_sky as sky\nfrom jupyter_sky.cluster.volumes import unattached\n"
+        "unattached.CloudProvider = sky.SSH"
     )
     bucket.client.put_bucket_policy(Bucket=bucket.name, Policy=_DENY)
     over_ssh.succeed(
