@@ -78,18 +78,20 @@ def leave_out(
     return [item for item in items if item not in left], left
 
 
-def unbind(state: RemoteState, update: NamespaceUpdate) -> None:
+def unbind(state: RemoteState, update: NamespaceUpdate, undecided: Collection[str]) -> None:
     """Add to an update the names that its ranks have to unbind before the run.
 
     These are names that the notebook has deleted, and names that the run may bind but does not
     read, and to which the notebook has assigned another value. If a rank kept its old value, it
-    could not tell whether the run has bound the name, for example to the same number.
+    could not tell whether the run has bound the name, for example to the same number. Whether it is
+    to unbind those that are undecided (`leave_out`) is known at the run's turn.
     """
     effects = update.effects
-    effects.left_bound.update(effects.replaces.keys() & state.undecided(update.ranks))
+    effects.left_bound.update(effects.replaces.keys() & undecided)
     names = effects.replaces.keys() - effects.left_bound
     for rank in update.ranks:
-        update.unbind(rank, {*_replaced(state, rank, effects, names), *state.deleted(rank)})
+        if (deleted := state.deleted(rank)) or names:
+            update.unbind(rank, _replaced(state, rank, effects, names).union(deleted))
 
 
 def take_turn(state: RemoteState, update: NamespaceUpdate, has_lost: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,6 +33,9 @@ class RankValue:
     models, contents
         The models and optimizers of the notebook's value, and what was in its containers, if the
         rank has it.
+    assigned, before
+        When the notebook assigned the name since, for the first time, and what was known before
+        that: a run that was asked for before it reads what ranks had then.
     """
 
     digest: str | None
@@ -39,6 +43,8 @@ class RankValue:
     replaces: int | None = None
     models: HeldModels | None = None
     contents: Contents | None = None
+    assigned: int = 0
+    before: RankValue | None = None
 
     @classmethod
     def of(cls, item: NamespaceItem, run: int, sent_objects: SentObjects) -> RankValue:
@@ -50,11 +56,16 @@ class RankValue:
         """Whether the notebook has assigned the name since, so that this value does not count."""
         return self.digest is None and self.replaces is None
 
-    def as_assigned(self) -> RankValue:
+    def as_assigned(self, time: int) -> RankValue:
         """Return it as it is once the notebook has assigned the name: only its parts count yet."""
         # What else there was beside models does not.
         models = self.models and replace(self.models, rest=self.models.rest and "")
-        return RankValue(None, self.run, None, models, self.contents)
+        since, before = self.assigned or time, self.before or self
+        return RankValue(None, self.run, None, models, self.contents, since, before)
+
+    def at(self, time: int) -> RankValue:
+        """Return it as it was at that time, as far as the notebook's assignments are concerned."""
+        return self.before if self.before and self.assigned > time else self
 
 
 @dataclass(slots=True)
@@ -87,6 +98,8 @@ class RunEffects:
         The identities of the notebook's values when the run was asked for, by name.
     time
         How many times the notebook had assigned names by then.
+    assigned
+        When the notebook assigned names since, each for the first time.
     expected
         What is expected on ranks that have not reported the run yet.
     starts
@@ -101,6 +114,7 @@ class RunEffects:
     cell: CellNames = field(default_factory=CellNames)
     identities: Mapping[str, int] = field(default_factory=dict)
     time: int = 0
+    assigned: dict[str, int] = field(default_factory=dict)
     expected: dict[int, Expected] = field(default_factory=dict)
     starts: dict[int, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
@@ -111,6 +125,10 @@ class RunEffects:
         """The identities of the values of names that the run may bind but does not read."""
         names = self.cell.writes - self.cell.reads
         return {name: each for name in names if (each := self.identities.get(name, 0))}
+
+
+BEFORE_RUNS = RunEffects(time=sys.maxsize)
+"""At its turn, none of the runs on their way has had its own, and all is as it is now."""
 
 
 def undecided(runs: Iterable[RunEffects], ranks: Collection[int]) -> set[str]:
@@ -129,6 +147,7 @@ def undecided(runs: Iterable[RunEffects], ranks: Collection[int]) -> set[str]:
     for run in runs:
         if not run.expected.keys().isdisjoint(ranks):
             found |= run.left_out | run.left_bound | (run.cell.writes - run.cell.always_bound)
+            found -= run.assigned.keys()
             if run.expected.keys() >= {*ranks}:
                 found -= run.cell.always_bound
     return found

@@ -41,7 +41,7 @@ class RemoteState:
     def __init__(self) -> None:
         self._confirmed: dict[int, dict[str, RankValue]] = {}
         self._on_their_way: dict[int, RunEffects] = {}
-        self._turn: int | None = None
+        self._turn: RunEffects | None = None
         self._starts: dict[int, int] = {}
         self._to_delete: dict[int, set[str]] = {}
         self._assigned: dict[str, int] = {}
@@ -52,10 +52,10 @@ class RemoteState:
 
     def value(self, rank: int, key: str) -> RankValue | None:
         """Return what a rank will have under a name or key, when the update's run has its turn."""
-        for expected in reversed(self._expected_of(rank)) if self._on_their_way else ():
-            if key in expected:
-                return expected[key]
-        return self._confirmed.get(rank, _NOTHING).get(key)
+        found = self._confirmed.get(rank, _NOTHING).get(key)
+        for expected in self._expected_of(rank) if self._on_their_way else ():
+            found = expected.get(key, found)
+        return found.at(self._turn.time) if found and self._turn else found
 
     def keys(self, rank: int) -> set[str]:
         """Return the names and keys of values that a rank will have and that are not outdated."""
@@ -66,6 +66,8 @@ class RemoteState:
         values = {**self._confirmed.get(rank, {})}
         for expected in self._expected_of(rank):
             values.update(expected)
+        if self._turn:
+            values = {key: value.at(self._turn.time) for key, value in values.items()}
         return values
 
     def names_kept(self, rank: int) -> set[str]:
@@ -73,8 +75,7 @@ class RemoteState:
 
         The rank may have changed it in place since.
         """
-        values = {key: self.value(rank, key) for key in self.keys(rank)}
-        return {key for key, each in values.items() if each and each.digest and each.run >= 0}
+        return {key for key, each in self.values(rank).items() if each.digest and each.run >= 0}
 
     def names_anywhere(self) -> set[str]:
         """Return the names and keys that any rank has."""
@@ -123,7 +124,8 @@ class RemoteState:
     def undecided(self, ranks: Collection[int]) -> set[str]:
         """Return names of which only the end of runs on their way tells what ranks have."""
         runs = sorted(self._on_their_way.items())
-        return undecided((run for at, run in runs if self._turn is None or at < self._turn), ranks)
+        turn = self._turn
+        return undecided((run for at, run in runs if not turn or at < turn.number), ranks)
 
     def assigned_since(self, rank: int, names: Iterable[str]) -> set[str]:
         """Return names that the notebook has assigned and whose present value a rank lacks."""
@@ -131,13 +133,10 @@ class RemoteState:
         return {name for name in names if name in self._assigned and name not in there}
 
     @contextmanager
-    def at_turn_of(self, run: int) -> Iterator[None]:
+    def at_turn_of(self, run: RunEffects) -> Iterator[None]:
         """Within this context, take ranks as they will be when a run has its turn.
 
-        Parameters
-        ----------
-        run
-            Number of the run.
+        What the notebook has assigned since the run was asked for does not count.
         """
         before, self._turn = self._turn, run
         try:
@@ -150,9 +149,9 @@ class RemoteState:
         for number, effects in sorted(self._on_their_way.items()):
             if (expected := effects.expected.get(rank)) is None:
                 continue
-            if self._turn is None or number <= self._turn:
+            if not self._turn or number <= self._turn.number:
                 found.append(expected.delivered)
-            if self._turn is None or number < self._turn:
+            if not self._turn or number < self._turn.number:
                 found.append(expected.bound)
         return found
 
@@ -264,9 +263,10 @@ class RemoteState:
 
     def _binding(self, name: str, effects: RunEffects) -> RankValue:
         """Return what a rank has under a name when a run has bound it."""
+        value = RankValue(None, effects.number, effects.identities.get(name, 0))
         if self.is_assigned_since(name, effects):
-            return RankValue(None, effects.number)
-        return RankValue(None, effects.number, effects.identities.get(name, 0))
+            return value.as_assigned(effects.assigned.get(name, self._assigned[name]))
+        return value
 
     def is_assigned_since(self, name: str, effects: RunEffects) -> bool:
         """Return whether the notebook has assigned a name since a run was asked for."""
@@ -303,7 +303,9 @@ class RemoteState:
         self._time += 1
         names = frozenset(names)
         self._assigned.update(dict.fromkeys(names, self._time))
-        self.revise(names, lambda key, value: value.as_assigned())
+        for effects in self._on_their_way.values():
+            effects.assigned.update(dict.fromkeys(names - effects.assigned.keys(), self._time))
+        self.revise(names, lambda key, value: value.as_assigned(self._time))
         for deleted in self._to_delete.values():
             deleted.difference_update(names)
 

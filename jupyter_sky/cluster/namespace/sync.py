@@ -43,7 +43,7 @@ from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.predefined import of_user
 from jupyter_sky.cluster.namespace.missing import given_anew, who_lacks
 from jupyter_sky.cluster.namespace.packing import pack_group
-from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, RankValue, RunEffects
+from jupyter_sky.cluster.namespace.rank_values import BEFORE_RUNS, RankValue, RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.cluster.namespace.renamed import renamed
 from jupyter_sky.cluster.namespace.returning import merge
@@ -123,21 +123,21 @@ class NamespaceSync:
             When a name cannot be pickled, or all of it is too large; nothing is sent then.
         """
         names, ranks, state = tuple(names), tuple(ranks), self._remote_state
-        with self._lock.held(), state.at_turn_of(BEFORE_ALL) if at_once else nullcontext():
+        with self._lock.held(), state.at_turn_of(BEFORE_RUNS) if at_once else nullcontext():
             losses = self._count_losses()
             effects = state.foresee(cell, namespace)
             update = NamespaceUpdate(
                 names=names, namespace=namespace, ranks=ranks, effects=effects, losses=losses
             )
-            missing.unbind(state, update)
+            undecided = state.undecided(ranks)
+            missing.unbind(state, update, undecided)
             # A copy, because other threads may bind and delete names meanwhile.
             collector = kept or self._dependencies.collector(dict(namespace))
             if kept:
                 kept.forget_large()
             forced = frozenset(names if force else ())
-            self._add_missing(update, collector, forced, state.undecided(ranks) - forced)
-            if keep:
-                update.kept = collector
+            self._add_missing(update, collector, forced, undecided - forced)
+            update.kept = collector if keep else None
         refuse_huge(update.sizes, limit)
         return update
 
@@ -167,7 +167,7 @@ class NamespaceSync:
             if update.kept:
                 update.kept.forget_large()
             collector = update.kept or self._dependencies.collector(dict(update.namespace))
-            with state.at_turn_of(update.effects.number):
+            with state.at_turn_of(update.effects):
                 missing.take_turn(state, update, has_lost=update.losses != losses)
                 self._add_missing(update, collector, frozenset(), frozenset())
             self._record_delivery(update)

@@ -1,0 +1,161 @@
+"""Runs that wait while the notebook goes on read what they would if each ran at once.
+
+Cells are asked for, have their turns later, and may or may not bind what they could; the notebook
+assigns in between. In whichever order that happens, the last assignment before a cell was asked
+for is the one that it reads: the notebook's, or that of a run before it, on each rank its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import __main__
+from jupyter_sky.analysis.cell_names import CellNames, analyse
+from jupyter_sky.cluster.namespace.sync import NamespaceSync
+from jupyter_sky.cluster.namespace.update import NamespaceUpdate
+
+NAMES = "abc"
+RANKS = (0, 1)
+MISSING = "no value"
+
+
+@dataclass(frozen=True)
+class QueuedCell:
+    """A cell with what it does.
+
+    Attributes
+    ----------
+    reads, calls
+        The names that it reads, itself and in a function of the notebook.
+    always
+        Those that it binds in any case.
+    maybe
+        Those that it may bind, each with whether a rank does.
+    """
+
+    reads: frozenset[str]
+    calls: frozenset[str]
+    always: frozenset[str]
+    maybe: dict[str, tuple[bool, ...]]
+
+    def names(self) -> CellNames:
+        lines = [f"print({name})" for name in sorted(self.reads)]
+        lines += [f"read_{name}()" for name in sorted(self.calls)]
+        lines += [f"{name} = own()" for name in sorted(self.always)]
+        lines += [f"if chance_{name}: {name} = own()" for name in sorted(self.maybe)]
+        return analyse("\n".join(lines) or "pass")
+
+    def bound_by(self, rank: int) -> set[str]:
+        return {*self.always, *(name for name, does in self.maybe.items() if does[rank])}
+
+
+@dataclass
+class Asked:
+    """A run that was asked for: what it is sent, and what its ranks should read and will bind."""
+
+    cell: QueuedCell
+    update: NamespaceUpdate
+    reads: list[dict[str, int]]
+    binds: list[dict[str, int]]
+
+
+@dataclass
+class Both:
+    """A notebook with its ranks, beside ranks on which each cell has run when it was asked for."""
+
+    sync: NamespaceSync = field(default_factory=NamespaceSync)
+    ranks: list[dict[str, int]] = field(default_factory=lambda: [{} for _ in RANKS])
+    at_once: list[dict[str, int]] = field(default_factory=lambda: [{} for _ in RANKS])
+    queue: list[Asked] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
+
+    def assign(self, name: str) -> None:
+        value = next(self.numbers)
+        setattr(__main__, name, value)
+        self.sync.assigned([name], vars(__main__))
+        for rank in self.at_once:
+            rank[name] = value
+
+    def ask(self, cell: QueuedCell) -> None:
+        names, there = cell.names(), vars(__main__)
+        update = self.sync.update(names.reads, there, RANKS, cell=names, keep=True)
+        self.sync.sent(update)
+        binds = [{name: next(self.numbers) for name in cell.bound_by(rank)} for rank in RANKS]
+        self.queue.append(Asked(cell, update, [dict(each) for each in self.at_once], binds))
+        for rank, bound in zip(self.at_once, binds, strict=True):
+            rank.update(bound)
+
+    def have_turn(self) -> None:
+        asked = self.queue.pop(0)
+        while self.sync.is_outdated(asked.update):
+            asyncio.run(self.sync.refresh(asked.update))
+        for rank, has in enumerate(self.ranks):
+            arrive(asked.update, rank, has)
+            for name in asked.cell.reads | asked.cell.calls:
+                assert has.get(name, MISSING) == asked.reads[rank][name], (rank, name)
+        bound: dict[int, dict[str, bool]] = {}
+        for rank, has in enumerate(self.ranks):
+            before = dict(has)
+            has.update(asked.binds[rank])
+            watched = asked.update.watched & has.keys()
+            bound[rank] = {name: has[name] != before.get(name) for name in watched}
+        self.sync.ran(asked.update, bound, well=True)
+
+
+def arrive(update: NamespaceUpdate, rank: int, has: dict[str, int]) -> None:
+    """Do what a rank does with what it is sent before a run."""
+    for name in update.outdated.get(rank, ()):
+        has.pop(name, None)
+    for group in update.groups:
+        if rank in group["ranks"] and group["names"][0] in NAMES:
+            value: Any = pickle.loads(group["packed"]["stream"])
+            values = value if group["together"] else [value]
+            has.update(zip(group["names"], values, strict=True))
+
+
+names = st.frozensets(st.sampled_from(NAMES), max_size=2)
+chances = st.tuples(*(st.booleans() for _ in RANKS))
+cells = st.builds(
+    QueuedCell, names, names, names, st.dictionaries(st.sampled_from(NAMES), chances, max_size=2)
+)
+steps = st.one_of(st.sampled_from(NAMES), st.none(), cells, cells)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def functions() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in NAMES:
+            patch.setattr(__main__, name, 0, raising=False)
+            made: dict[str, Any] = {}
+            code = compile(f"def read_{name}(): return {name}", "<cell>", "exec")
+            exec(code, vars(__main__), made)
+            patch.setattr(__main__, f"read_{name}", made[f"read_{name}"], raising=False)
+        yield
+
+
+@settings(max_examples=300)
+@given(st.lists(steps, max_size=14))
+def test_a_run_that_waits_reads_what_it_would_at_once(program: list[Any]) -> None:
+    both = Both()
+    both.sync.shares_files = True
+    for name in NAMES:
+        both.assign(name)
+    for step in program:
+        match step:
+            case None if both.queue:
+                both.have_turn()
+            case str():
+                both.assign(step)
+            case QueuedCell():
+                both.ask(step)
+    while both.queue:
+        both.have_turn()
