@@ -13,6 +13,7 @@ import re
 import symtable
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from types import CodeType
 
 from jupyter_sky.analysis.ipython_syntax import Embedded
@@ -77,6 +78,7 @@ def put_query_names(nodes: Sequence[ast.AST]) -> bool:
     return is_changed
 
 
+@lru_cache(maxsize=2048)  # a function is looked at for each cell that needs it
 def named_in_queries(code: CodeType) -> frozenset[str]:
     """Return the global names that a function's queries read, such as ``df.query("age > @limit")``.
 
@@ -91,10 +93,10 @@ def named_in_queries(code: CodeType) -> frozenset[str]:
     if not _FUNCTIONS.isdisjoint(code.co_names):
         found.update(*map(_NAME.findall, texts))
     if not {*code.co_names, *own}.isdisjoint(_PROGRAMS | _METHODS):
-        evaluated = [*_evaluated(code)]
-        found.update(*(_read_by(text) for text in evaluated if text is not None))
-        if None in evaluated:
-            found.update(*map(_tables_in, filter(_IS_SQL.match, texts)))
+        programs, queries = _evaluated(code)
+        found.update(*map(_read_by, programs))
+        if queries is not None:
+            found.update(*map(_tables_in, [*queries, *filter(_IS_SQL.match, texts)]))
     inner = [named_in_queries(each) for each in code.co_consts if isinstance(each, CodeType)]
     return frozenset(found.union(*inner) - own)
 
@@ -104,21 +106,27 @@ def _tables_in(query: str) -> list[str]:
     return [each.split()[0] for each in tables]
 
 
-def _evaluated(code: CodeType) -> Iterator[str | None]:
-    """Yield the texts in a function that are evaluated and of which any word may be a name.
+def _evaluated(code: CodeType) -> tuple[list[str], list[str] | None]:
+    """Return the texts in a function that are evaluated and of which any word may be a name.
 
-    Where SQL is evaluated, which may be in any of the texts, ``None`` is yielded.
+    Returns
+    -------
+    list of str, list of str or None
+        Programs, and queries in SQL. These may be in other texts, too, unless it is ``None``.
     """
-    of, is_found = "", False
+    programs: list[str] = []
+    queries: list[str] | None = None
+    of, found = "", None
     for each in dis.get_instructions(code):
         if each.opname.startswith(("LOAD_GLOBAL", "LOAD_FAST", "LOAD_NAME")):
-            of, is_found = each.argval, each.argval in _PROGRAMS
+            of, found = each.argval, programs if each.argval in _PROGRAMS else None
         elif each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            is_found = (of, each.argval) in _EXPRESSIONS
+            found = programs if (of, each.argval) in _EXPRESSIONS else None
             if (of, each.argval) in _SQL:
-                yield None
-        elif is_found and each.opname == "LOAD_CONST" and isinstance(each.argval, str):
-            yield each.argval
+                found = queries = queries or []
+        elif found is not None and each.opname == "LOAD_CONST" and isinstance(each.argval, str):
+            found.append(each.argval)
+    return programs, queries
 
 
 def _put_names(call: ast.Call, find: Callable[[str], list[str]], elsewhere: Sequence[str]) -> None:

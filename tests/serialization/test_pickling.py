@@ -555,6 +555,9 @@ def test_a_function_uses_the_names_in_its_queries(notebook: Any) -> None:
     assert dump(notebook(cell)["k"]).needs == {"pl", "model"}
     cell = "def j(con): return con.sql('select d from x, y u')"
     assert dump(notebook(cell)["j"]).needs == {"x", "y"}
+    for query in ("-- all\nselect 1 from x", "explain analyze from x", "(from x) union from x"):
+        cell = f"def k(): return duckdb.sql({query!r})"
+        assert dump(notebook(cell)["k"]).needs == {"x", "duckdb"}
 
 
 def test_a_function_uses_the_names_of_the_classes_that_it_makes(notebook: Any) -> None:
