@@ -183,16 +183,16 @@ class RemoteState:
         alike = Expected({}, bound)  # shared by the ranks that are sent nothing, mostly all
         for rank in ranks:
             effects.starts[rank] = self._starts.get(rank, 0)
-            delivered, before = sent.get(rank), expected.get(rank)
-            if before is None and not delivered:
+            delivered, before = sent.get(rank, {}), expected.get(rank)
+            if not delivered and not (before and before.delivered):
                 # Of calls, which write none, there may be thousands.
                 if effects.cell.writes or effects.left_out or effects.left_bound:
                     expected[rank] = alike
+                else:
+                    self._stop_expecting(effects, rank)
                 continue
             before = before or Expected()
-            expected[rank] = Expected(
-                {**before.delivered, **(delivered or {})}, before.bound | bound
-            )
+            expected[rank] = Expected({**before.delivered, **delivered}, before.bound | bound)
         if effects.expected:
             self._on_their_way[effects.number] = effects
 

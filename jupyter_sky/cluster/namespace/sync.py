@@ -137,8 +137,8 @@ class NamespaceSync:
                 kept.forget_large()
             forced = frozenset(names if force else ())
             self._add_missing(update, collector, forced, undecided - forced)
-            update.kept = collector if keep else None
-        refuse_huge(update.sizes, limit)
+            update.kept = collector if keep or effects.left_out else None
+        refuse_huge({**update.sizes, **update.sizes_left}, limit)
         return update
 
     def is_outdated(self, update: NamespaceUpdate) -> bool:
@@ -184,7 +184,7 @@ class NamespaceSync:
             found += renamed(update, found, collector, self._remote_state, self._sent_objects)
             self._set_again.note_dropped(found)
             found, left = missing.leave_out(self._remote_state, found, update, undecided)
-            update.count(left, self._sent_blobs)
+            update.count_left(left, self._sent_blobs)
             # Ranks that lack the same are sent the same.
             lacking = who_lacks(self._remote_state, found, update.ranks, forced)
             update.given_anew |= given_anew(self._remote_state, lacking, update.ranks, forced)

@@ -32,10 +32,13 @@ class NamespaceUpdate:
         Their large parts, by digest.
     sizes
         Bytes to send for each name, without parts that nodes were sent before.
+    sizes_left
+        The same of names that are left out until its turn, and perhaps then.
     names, namespace, ranks
         What it was made for.
     kept
-        The pickled values, if ranks are to get those of now even when it is refreshed later.
+        The pickled values, if ranks are to get those of now even when it is refreshed later, or of
+        some they are left out until then.
     effects
         How the run that it is for may change names.
     outdated
@@ -56,6 +59,7 @@ class NamespaceUpdate:
     groups: list[NameGroup] = field(default_factory=list)
     blobs: dict[str, memoryview] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+    sizes_left: dict[str, int] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     namespace: Mapping[str, Any] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
@@ -112,6 +116,10 @@ class NamespaceUpdate:
     def count(self, items: Iterable[NamespaceItem], there: Collection[str]) -> None:
         """Count the bytes of items, without those parts that are there, by their digests."""
         self.sizes.update({item.key: item.size(without=there) for item in items})
+
+    def count_left(self, items: Iterable[NamespaceItem], there: Collection[str]) -> None:
+        """Count those of items that are left out."""
+        self.sizes_left = {item.key: item.size(without=there) for item in items}
 
     def delivered(self) -> dict[int, dict[str, RankValue]]:
         """Return what each rank gets that it was not sent yet, by name or key."""

@@ -40,12 +40,15 @@ class QueuedCell:
         Those that it binds in any case.
     maybe
         Those that it may bind, each with whether a rank does.
+    keep
+        Whether its values are kept for ranks that lose something, as for a cell, not for a call.
     """
 
     reads: frozenset[str]
     calls: frozenset[str]
     always: frozenset[str]
     maybe: dict[str, tuple[bool, ...]]
+    keep: bool
 
     def names(self) -> CellNames:
         lines = [f"print({name})" for name in sorted(self.reads)]
@@ -87,7 +90,7 @@ class Both:
 
     def ask(self, cell: QueuedCell) -> None:
         names, there = cell.names(), vars(__main__)
-        update = self.sync.update(names.reads, there, RANKS, cell=names, keep=True)
+        update = self.sync.update(names.reads, there, RANKS, cell=names, keep=cell.keep)
         self.sync.sent(update)
         binds = [{name: next(self.numbers) for name in cell.bound_by(rank)} for rank in RANKS]
         self.queue.append(Asked(cell, update, [dict(each) for each in self.at_once], binds))
@@ -124,9 +127,8 @@ def arrive(update: NamespaceUpdate, rank: int, has: dict[str, int]) -> None:
 
 names = st.frozensets(st.sampled_from(NAMES), max_size=2)
 chances = st.tuples(*(st.booleans() for _ in RANKS))
-cells = st.builds(
-    QueuedCell, names, names, names, st.dictionaries(st.sampled_from(NAMES), chances, max_size=2)
-)
+chosen = st.dictionaries(st.sampled_from(NAMES), chances, max_size=2)
+cells = st.builds(QueuedCell, names, names, names, chosen, st.booleans())
 steps = st.one_of(st.sampled_from(NAMES), st.none(), cells, cells)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.analysis.cell_names import CellNames
+from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.cluster.namespace.sync import NamespaceSync
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.transport import event_loop
@@ -293,25 +293,48 @@ def test_an_update_that_does_not_wait_counts_on_no_run_that_does(sync) -> None:
 def test_calls_that_wait_do_not_make_the_next_one_slow(sync) -> None:
     names = {"x": [1]}
     sync.sent(sync.update(["x"], names, RANKS))
-
-    def steps() -> int:
-        """Count the functions that are called to prepare one more call."""
-        count = 0
-
-        def note(frame: Any, event: str, argument: Any) -> None:
-            nonlocal count
-            count += event in ("call", "c_call")
-
-        sys.setprofile(note)
-        sync.sent(sync.update(["x"], names, RANKS))
-        sys.setprofile(None)
-        return count
-
-    steps()
-    before = steps()
+    steps_of_a_call(sync, names)
+    before = steps_of_a_call(sync, names)
     for _ in range(100):
         sync.sent(sync.update(["x"], names, RANKS))
-    assert steps() < before + 100
+    assert steps_of_a_call(sync, names) < before + 100
+
+
+def test_nor_do_calls_that_waited_for_a_run_and_lack_nothing_then(sync) -> None:
+    names = {"x": [1]}
+    first = sync.update(["x"], names, RANKS)
+    sync.sent(first)
+    sync.ran(first, {rank: {} for rank in RANKS}, well=True)
+    steps_of_a_call(sync, names)
+    before = steps_of_a_call(sync, names)
+    run = sync.update([], names, RANKS, cell=analyse("if chance: x = [2]"))
+    sync.sent(run)
+    names["x"] = [3]
+    sync.assigned(["x"], names)
+    later = sync.update([], names, RANKS, cell=analyse("if chance: x = [4]"))
+    sync.sent(later)
+    calls = [sync.update(["x"], names, RANKS) for _ in range(100)]
+    for call in calls:
+        sync.sent(call)
+    for each in (run, later):
+        sync.ran(each, {rank: {"x": True} for rank in RANKS}, well=True)
+    for call in calls:
+        assert refreshed(sync, call) == set()
+    assert steps_of_a_call(sync, names) < before + 100
+
+
+def steps_of_a_call(sync: NamespaceSync, names: dict[str, Any]) -> int:
+    """Return how many functions are called to prepare one more call."""
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    sync.sent(sync.update(["x"], names, RANKS))
+    sys.setprofile(None)
+    return count
 
 
 # The loop does not stand still
