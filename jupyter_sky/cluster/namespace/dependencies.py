@@ -101,10 +101,9 @@ class Dependencies:
             self._is_unknown(name, collector.namespace, ranks) for name in collector.visited
         ):
             # The rank's value may have methods that look up names of the notebook.
-            for name in sorted(self._perhaps_changed(collector.namespace, ranks)):
+            for name, gather in self._perhaps_changed(collector, ranks, cell, skip).items():
                 with suppress(UsageError):  # it may not be needed at all
-                    more = collector.collect([name], cell, skip)
-                    found += [item for item in more if item not in found]
+                    found += [item for item in gather(name) if item not in found]
         found += self._attributes(found, collector, cell, skip)
         found = [*found, *self._process_items.find(self.shares_files)]
         if self.shares_files:
@@ -141,19 +140,31 @@ class Dependencies:
                     more += collector.collect([name], cell, skip)
         return more
 
-    def _perhaps_changed(self, namespace: Mapping[str, Any], ranks: Sequence[int]) -> set[str]:
-        """Return names that functions look up, and of which ranks may have a former value.
+    def _perhaps_changed(
+        self,
+        collector: ItemCollector,
+        ranks: Sequence[int],
+        cell: CellNames,
+        skip: Callable[[str, Any], bool],
+    ) -> dict[str, Callable[[str], Iterable[NamespaceItem]]]:
+        """Return names that functions look up and of which ranks may have a former value.
 
-        The notebook has assigned these, or may have changed what configures the functions. That is
-        compared in no time; larger values would be pickled for any cell with a name of the ranks'.
+        Each comes with what gathers its items. The notebook has assigned it, or may have changed
+        what configures the functions. That is compared in no time, without what its methods use in
+        turn; larger values would be pickled for any cell with a name of the ranks'.
         """
-        state = self._remote_state
-        since = (state.assigned_since(rank, self._deferred_reads) for rank in ranks)
-        return set().union(*since) | {
+        state, namespace = self._remote_state, collector.namespace
+        assigned: set[str] = set()
+        assigned.update(*(state.assigned_since(rank, self._deferred_reads) for rank in ranks))
+        settings = {
             name
             for name in self._deferred_reads & namespace.keys()
-            if holds_settings(namespace[name])
+            if holds_settings(namespace[name]) and not skip(name, namespace[name])
             if any(state.has_former(rank, name) for rank in ranks)
+        }
+        return {
+            **dict.fromkeys(sorted(settings), lambda name: collector.with_classes(name, cell)),
+            **dict.fromkeys(sorted(assigned), lambda name: collector.collect([name], cell, skip)),
         }
 
     def forget(self, name: str) -> None:

@@ -402,6 +402,19 @@ def test_an_object_of_the_ranks_finds_what_the_notebook_changed_since(notebook) 
     notebook.here("cfg['opt']['m'] = 6")
     expected = [(rank, 6, rank, 3, 5) for rank in range(4)]
     assert notebook.ask("trainer.step()") == expected
+    # What settings look up in turn does not travel for any name of the ranks'.
+    notebook.here(
+        "data = list(range(1000))\n"
+        "@dataclasses.dataclass\nclass Sized:\n"
+        "  scale: int = 1\n"
+        "  def size(self): return self.scale * len(data)\n"
+        "sized = Sized()"
+    )
+    notebook.there("def steps(): return sized.size()\nloss = steps()")
+    notebook.here("data.append(0)")
+    assert notebook.sent("print(loss)") == set()
+    notebook.here("sized.scale = 2")
+    assert notebook.ask("steps()") == [2002] * 4
 
 
 def test_a_function_comes_back_and_sees_the_notebook(notebook) -> None:
