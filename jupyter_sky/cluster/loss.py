@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.errors import Failure, RankLost
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.runs.task import Attempt
+from jupyter_sky.cluster.runs.task import Attempt, SavedCheckpoint
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import ClusterLost, GroupBroken, NoConnection, SkyError
 from jupyter_sky.formatting import (
@@ -30,8 +30,8 @@ class Loss:
     ----------
     what
         Describes the rank or node, and the reason.
-    checkpoint, step
-        The last checkpoint of this or an earlier attempt, and its step.
+    checkpoints
+        The checkpoints of this and earlier attempts that are left, the last one first.
     seconds
         How long ranks have worked since the checkpoint, or since the attempt began.
     steps
@@ -43,12 +43,16 @@ class Loss:
     """
 
     what: str
-    checkpoint: str | None
-    step: float | None
+    checkpoints: tuple[SavedCheckpoint, ...]
     seconds: float
     steps: float | None
     nodes: tuple[str, ...] = ()
     metrics: Curves | None = None
+
+    @property
+    def checkpoint(self) -> SavedCheckpoint | None:
+        """The last checkpoint that is left."""
+        return next(iter(self.checkpoints), None)
 
     @property
     def sentence(self) -> str:
@@ -58,8 +62,9 @@ class Loss:
         lost = format_list([*filter(None, [steps]), time])
         if self.checkpoint is None:
             return f"{self.what}. Lost: {lost}, as no checkpoint was saved (`sky.save`)"
-        at = "" if self.step is None else f" of step {self.step:.12g}"
-        return f"{self.what}. Lost: {lost}, since the checkpoint {self.checkpoint}{at}"
+        step = self.checkpoint.step
+        at = "" if step is None else f" of step {step:.12g}"
+        return f"{self.what}. Lost: {lost}, since the checkpoint {self.checkpoint.path}{at}"
 
 
 def find_loss(run: Run, controller: Controller) -> Loss | None:
@@ -79,7 +84,7 @@ def loss_of_trouble(trouble: SkyError, attempt: Attempt) -> Loss | None:
     nodes = trouble.nodes if isinstance(trouble, ClusterLost) else ()
     if not what:
         return None
-    return Loss(what, attempt.checkpoint, attempt.step, 0.0, None, nodes, attempt.metrics)
+    return Loss(what, _left(attempt.checkpoints), 0.0, None, nodes, attempt.metrics)
 
 
 def _describe(trouble: SkyError | None) -> str | None:
@@ -108,14 +113,17 @@ def _lost_ranks(failures: Sequence[Failure]) -> str | None:
 
 
 def _measured(run: Run, what: str, nodes: tuple[str, ...] = ()) -> Loss:
-    attempt = run.task.attempt
-    checkpoint, step, since = attempt.checkpoint, attempt.step, run.began
-    if run.saved:
-        saved, since = run.saved
-        checkpoint, step = saved.path, saved.step
+    checkpoints = _left(run.checkpoints)
+    checkpoint = next(iter(checkpoints), None)
+    step = checkpoint.step if checkpoint else None
+    since = max(run.began, checkpoint.when) if checkpoint else run.began
     last, steps = run.metrics.last_step, None
     # Values logged without a step count from 0 in each attempt, and do not help here.
     if last is not None and last >= (step or 0) and (checkpoint is None or step is not None):
         steps = last - (step or 0) or None
     seconds = max(0.0, run.started + run.seconds - since)
-    return Loss(what, checkpoint, step, seconds, steps, nodes, run.metrics)
+    return Loss(what, checkpoints, seconds, steps, nodes, run.metrics)
+
+
+def _left(checkpoints: Iterable[SavedCheckpoint]) -> tuple[SavedCheckpoint, ...]:
+    return tuple(each for each in checkpoints if each.is_there)

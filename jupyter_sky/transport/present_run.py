@@ -127,11 +127,11 @@ def forks() -> bool:
     return _present is not None and _present.forks
 
 
-def report_saved(path: str, step: float | None) -> None:
+def report_saved(path: str, step: float | None, uploaded: bool) -> None:
     """Report a complete checkpoint to the notebook, if this process is a rank in a run."""
     if run := _present:
         with suppress(OSError):  # the agent is gone
-            run.tell(Saved(run.rank, run.id, path, step))
+            run.tell(Saved(run.rank, run.id, path, step, uploaded))
 
 
 def have_ended(others: Sequence[int]) -> list[int]:

@@ -24,6 +24,8 @@ from jupyter_sky.notebook.output import background_run
 from jupyter_sky.notebook.panel.strip import MIME
 from jupyter_sky.providers.local import Local
 from tests.installed import skip_without
+from tests.lab.buckets import serving
+from tests.node.volumes.conftest import forwarding, keeping
 from tests.notebook.conftest import Notebook
 from tests.notebook.kernels import Cell, LiveNotebook
 from tests.waiting import until
@@ -125,6 +127,50 @@ def disturb(rank, step):
     logged = notebook.namespace["metrics"]
     for rank in range(2):
         assert list(logged[logged["rank"] == rank]["step"]) == list(range(1, 21))
+
+
+SAVING = """
+import time, jupyter_sky as sky
+rank = sky.instance_info().rank
+begun = sky.load(checkpoint)["step"] if (checkpoint := sky.restored()) else 0
+print("begins at", begun, flush=True)
+if begun == 0:
+    sky.save(f"{data}/5", step=5)
+    if rank == 0:
+        open(f"{folder}/bucket is lost", "w").close()
+    sky.save(f"{data}/10", step=10)
+    die_once()
+    time.sleep(600)
+elif begun == 10:
+    if rank == 0:
+        os.kill(agent, signal.SIGKILL)
+    time.sleep(600)
+"""
+
+
+def test_an_attempt_goes_on_from_what_its_nodes_have_and_new_nodes_from_what_the_bucket_has(
+    notebook: Notebook, tmp_path: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_without("torch")
+    monkeypatch.setattr(cluster_factory, "Local", partial(Local, machines=2))
+    is_lost = tmp_path / "bucket is lost"
+    with (
+        serving() as bucket,
+        forwarding(bucket.address, lambda size, is_back: not is_lost.exists()) as address,
+        keeping(tmp_path / "data", bucket, workplace) as keeper,
+    ):
+        assert keeper.mount("s3://photos/runs", address) == ""
+        notebook.run("%sky up --nodes 2 --plugin torch --replace")
+        agent = registry.rows()[0].machines[1]["pid"]
+        notebook.run(
+            f"folder, data, agent = {str(tmp_path)!r}, {str(keeper.data)!r}, {agent}\n{ONCE}"
+        )
+        said = notebook.run(f"%%sky --retry 3\n{SAVING}")
+        is_lost.unlink()
+    assert re.findall(r"begins at (\d+)", said) == ["0", "10", "5"]
+    same, new = (each for each in said.splitlines() if "Lost:" in each)
+    assert f"since the checkpoint {keeper.data}/10 of step 10; attempt 2 of 4 begins" in same
+    assert f"since the checkpoint {keeper.data}/5 of step 5; attempt 3 of 4 begins" in new
 
 
 def test_each_attempt_begins_alike(pair: Notebook) -> None:

@@ -52,6 +52,7 @@ EVENTS = [
     Display(0, "r", "display", {"text/plain": "x", "image/png": b"x"}, {}, {"display_id": "y"}),
     Saved(0, "r", "/shared/run", 300.0),
     Saved(0, "r", "/shared/run", None),
+    Saved(0, "r", "/data/run", None, uploaded=False),
     RunBegan("r", [(0, 1)], "title", [(0, 0)], {0: ["x"]}),
     Metrics(0, "r", {"loss": b"x" * 16}, {"loss": 1}, of=3),
     Prompted(0, "r", "debugger", 1, "", "stopped", "cell [7], line 12"),

@@ -58,9 +58,8 @@ class Saving:
             self._folder.discard()
         else:
             self._left = self._folder.settle()
-            # Where the run is begun anew, there may be only what the bucket has.
-            if self._folder.is_first and not self._left:
-                present_run.report_saved(self.path, self._step)
+            if self._folder.is_first:
+                present_run.report_saved(self.path, self._step, uploaded=not self._left)
 
     @property
     def done(self) -> bool:

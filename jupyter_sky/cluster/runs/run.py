@@ -11,7 +11,7 @@ import os
 import queue
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from textwrap import indent
 
@@ -19,10 +19,11 @@ from jupyter_sky.cluster.debugging.prompts import Prompts
 from jupyter_sky.cluster.errors import BEFORE_LAST_LINES, Failure, RankLost
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.metrics.curves import Curves
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.hang_report import HangReport
 from jupyter_sky.cluster.runs.talk import Talk
-from jupyter_sky.cluster.runs.task import HangNotice, RunNotice, Task
+from jupyter_sky.cluster.runs.task import HangNotice, RunNotice, SavedCheckpoint, Task
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
 from jupyter_sky.transport.protocol.events import (
@@ -151,8 +152,9 @@ class Run:
         The prompts at which its ranks wait for the user.
     metrics
         What its ranks have logged.
-    saved
-        The last checkpoint that its ranks have saved, and when, by the monotonic clock.
+    checkpoints
+        The last checkpoint that its ranks, or those of earlier attempts, have saved; and the last
+        that its bucket has, too.
     """
 
     def __init__(
@@ -184,8 +186,9 @@ class Run:
         self.told = Flag()
         self.over = asyncio.Event()
         self.hang = HangReport()
-        self.metrics = Curves(task.attempt.metrics, task.attempt.step)
-        self.saved: tuple[Saved, float] | None = None
+        checkpoint = task.attempt.checkpoint
+        self.metrics = Curves(task.attempt.metrics, checkpoint.step if checkpoint else None)
+        self.checkpoints = task.attempt.checkpoints
         self.prompts = Prompts(self._on_prompts_changed)
         self._failed_at: float | None = None
         self._host_of = host_of
@@ -274,11 +277,11 @@ class Run:
         else:
             self.queue.put(event)
 
-    def on_told(self, event: Told | Prompted | Saved) -> None:
-        """Handle what a rank sends before it has finished, or asks the user."""
+    def on_told(self, event: Told | Prompted | Saved, nodes: Iterable[Connection]) -> None:
+        """Handle what a rank of one of the nodes sends before it has finished, or asks the user."""
         if isinstance(event, Saved):
             if event.path.isprintable() and len(event.path) <= _LONGEST:
-                self.saved = event, time.monotonic()
+                self._on_saved(event, nodes)
         elif isinstance(event, Prompted):
             self.prompts.on_prompted(event)
             self.queue.put(event)
@@ -288,6 +291,13 @@ class Run:
             self.talk.on_told(event)
         elif self.task.talks:
             self.queue.put(event)
+
+    def _on_saved(self, event: Saved, nodes: Iterable[Connection]) -> None:
+        ranks = frozenset(self.task.ranks)
+        only_on = () if event.uploaded else tuple(each for each in nodes if each.ranks & ranks)
+        saved = SavedCheckpoint(event.path, event.step, time.monotonic(), only_on)
+        uploaded = [each for each in self.checkpoints if not each.only_on]
+        self.checkpoints = (saved, *uploaded) if only_on else (saved,)
 
     def _on_prompts_changed(self) -> None:
         """Update who waits for the user; also called in the user's thread, when it answers."""

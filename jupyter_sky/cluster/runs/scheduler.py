@@ -282,7 +282,7 @@ class Scheduler(ClusterListener):
             case Told() | Prompted() | Saved():
                 run = self._runs.get(event.run)
                 if run and run.waits_for(event.rank):
-                    run.on_told(event)
+                    run.on_told(event, self.controller.connections)
             case RankExited():
                 self.monitor.on_rank_exited(event)
                 run = self._runs.get(event.run or "")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.transport.blobs.packed import Packed
 from jupyter_sky.transport.protocol.debugging import Debugging
@@ -42,6 +43,31 @@ class CellPlace:
 
 
 @dataclass(frozen=True)
+class SavedCheckpoint:
+    """A checkpoint that ranks have saved together.
+
+    Attributes
+    ----------
+    path, step
+        Its path, as the user wrote it; the value saved as ``step``, if that is a number.
+    when
+        When it was complete, by the monotonic clock.
+    only_on
+        The nodes that alone have it, while its bucket does not; empty if it does.
+    """
+
+    path: str
+    step: float | None
+    when: float
+    only_on: tuple[Connection, ...] = ()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether no node was lost without which it is not whole."""
+        return not any(each.is_over for each in self.only_on)
+
+
+@dataclass(frozen=True)
 class Attempt:
     """Which of several attempts at a task this is; the earlier ones have lost a rank or a node.
 
@@ -49,8 +75,8 @@ class Attempt:
     ----------
     number, limit
         Its number, counted from 1, and the most attempts.
-    checkpoint, step
-        The last checkpoint that earlier attempts have saved, and its step.
+    checkpoints
+        Those that earlier attempts have saved, the last one first: it, and the last in its bucket.
     timeout
         Seconds that all attempts may take together; ``None`` for no limit.
     metrics
@@ -59,10 +85,14 @@ class Attempt:
 
     number: int = 1
     limit: int = 1
-    checkpoint: str | None = None
-    step: float | None = None
+    checkpoints: tuple[SavedCheckpoint, ...] = ()
     timeout: float | None = None
     metrics: Curves | None = None
+
+    @property
+    def checkpoint(self) -> SavedCheckpoint | None:
+        """The last checkpoint from which it can go on now."""
+        return next((each for each in self.checkpoints if each.is_there), None)
 
 
 @dataclass(frozen=True)

@@ -171,8 +171,7 @@ class Attempts:
         self._attempt = replace(
             before,
             number=before.number + 1,
-            checkpoint=loss.checkpoint,
-            step=loss.step,
+            checkpoints=loss.checkpoints,
             metrics=loss.metrics,
         )
         begins = "" if loss.checkpoint else " from the start"

@@ -191,14 +191,15 @@ class Saved(Event):
 
     Attributes
     ----------
-    path, step
-        Its path, as the user wrote it; the value saved as ``step``, if that is a number.
+    path, step, uploaded
+        Its path, as the user wrote it; the number saved as ``step``; if its bucket has it, too.
     """
 
     rank: int
     run: str
     path: str
     step: float | None
+    uploaded: bool = True
 
 
 @dataclass(frozen=True, slots=True)

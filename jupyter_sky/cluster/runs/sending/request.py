@@ -30,6 +30,7 @@ async def request_of(
         Whether these are all ranks of the cluster, which begin a cell or call at once.
     """
     task, update = run.task, run.task.update
+    checkpoint = task.attempt.checkpoint
     asked = {name.partition(":")[0] for each in task.values.values() for name in each}
     return {
         "run": run.id,
@@ -53,7 +54,7 @@ async def request_of(
         "records": list(task.records),
         "deadline": controller.timeouts.stop,
         "debugging": task.debugging,
-        "checkpoint": task.attempt.checkpoint,
+        "checkpoint": checkpoint.path if checkpoint else None,
         "program": None if task.program is None else list(task.program),
         "after_cut_off": together and controller.state.cut_off,
         "first": False,
