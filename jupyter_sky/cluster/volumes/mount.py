@@ -121,11 +121,13 @@ async def write_back(
 
 def _both(first: list[WrittenVolume], then: list[WrittenVolume]) -> list[WrittenVolume]:
     """Return what a node has written in two rounds, and what the second has left."""
-    written = {each["path"]: (each["files"], each["size"]) for each in first}
+    before = {each["path"]: each for each in first}
     for each in then:
-        files, size = written.get(each["path"], (0, 0))
-        each["files"] += files
-        each["size"] += size
+        if former := before.get(each["path"]):
+            each["files"] += former["files"]
+            each["size"] += former["size"]
+            if not former["left"]:  # what its markers waited for is no trouble any more
+                each["trouble"] = each["trouble"] or former["trouble"]
     return then
 
 

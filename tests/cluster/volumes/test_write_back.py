@@ -77,3 +77,27 @@ def test_the_marker_of_a_checkpoint_is_written_once_all_nodes_have_written_its_p
     assert "marker" in bucket
     assert mount.sentences(said) == (["wrote 3 files, 10 B, to s3://b"], [])
     assert troubles == []
+
+
+@dataclass
+class NodeOfTwoVolumes:
+    """A node that tells once of trouble in one volume, and has a marker to write in the other."""
+
+    name: str
+    asked: int = 0
+
+    async def request(self, kind: str, **given: Any) -> dict[str, Any]:
+        self.asked += 1
+        volume = {"url": "s3://b", "path": "/b", "files": 1, "size": 2, "left": [], "trouble": ""}
+        other = {**volume, "url": "s3://c", "path": "/c"}
+        if self.asked == 1:
+            volume |= {"left": ["run/checkpoint.json"], "trouble": "others have yet to write"}
+            other |= {"trouble": "symbolic links are not written"}
+        return {"volumes": [volume, other]}
+
+
+def test_what_a_node_says_once_is_passed_on_also_if_it_is_asked_again_for_markers() -> None:
+    nodes: Any = [NodeOfTwoVolumes("n1")]
+    said, _ = asyncio.run(mount.write_back(nodes))
+    assert nodes[0].asked == 2
+    assert mount.sentences(said)[1] == ["symbolic links are not written (n1)"]
