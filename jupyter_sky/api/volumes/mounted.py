@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from jupyter_sky.api.instance import instance_info
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.transport.volumes.asking import ask, find_volume
@@ -75,19 +77,26 @@ class MountedVolume:
         Raises
         ------
         UsageError
-            If one is a pattern, or leads elsewhere.
+            If one is a pattern, leads elsewhere, or is not there and there are no other nodes.
         NotUploaded
             If some files cannot be written back; they stay on the node.
         """
         own = {name: _name_in(self.path, Path(self.path, name)) for name in names}
         if outside := [name for name, within in own.items() if within is None]:
             raise UsageError(f"{outside[0]} is not in {self.path}: name files or folders in it.")
-        # What is not here may be on other nodes, whose ranks call this, too.
         missing = [name for name in names if not Path(self.path, name).exists()]
-        if patterns := [name for name in missing if set(name) & set("*?[")]:
+        # What is not here may be on other nodes, whose ranks call this, too.
+        is_alone = (info := instance_info()) is not None and info.total_nodes == 1
+        if wrong := [name for name in missing if is_alone or set(name) & set("*?[")]:
             raise UsageError(
-                f"there is no {patterns[0]} in {self.path}: name files or folders, without "
-                "patterns, or none to write everything back."
+                f"there is no {wrong[0]} in {self.path}: name files or folders that are there, "
+                "without patterns, or none to write everything back."
+            )
+        if missing and len(missing) == len(names):
+            warnings.warn(
+                f"there is no {missing[0]} in {self.path} on this node: nothing is written back "
+                "from here.",
+                stacklevel=2,
             )
         self._write_back([] if "." in own.values() else list(filter(None, own.values())))
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.checkpoints.place import CheckpointPlace
+from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.node.volumes import volumes as volumes_module
 from jupyter_sky.node.volumes.opening import LIST
 from jupyter_sky.node.volumes.volumes import Volumes
@@ -348,7 +350,7 @@ def test_files_that_are_being_written_wait_until_they_settle(
 
 
 def test_names_to_write_back_are_those_of_files_and_folders_that_are_there(
-    bucket: Buckets, tmp_path: Path, workplace: Path
+    bucket: Buckets, tmp_path: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "data"
     with keeping(data, bucket, workplace) as keeper:
@@ -366,7 +368,15 @@ def test_names_to_write_back_are_those_of_files_and_folders_that_are_there(
             with pytest.raises(sky.UsageError, match=said):
                 sky.volume(data).write_back(name)
         (data / "runs" / "a").rename(data / "runs" / "moved")
-        sky.volume(data).write_back("runs/a")  # as on a node whose ranks have not written it
+        # Other nodes may have it, if there are any.
+        place = dict.fromkeys([each.name for each in fields(InstanceInfo)], 0)
+        monkeypatch.setenv("COMPUTE_POOL", json.dumps({**place, "total_nodes": 2, "peers": []}))
+        with pytest.warns(UserWarning, match=r"no runs/a in .*/data on this node: nothing is"):
+            sky.volume(data).write_back("runs/a")
+        sky.volume(data).write_back("runs/a", "runs/b")
+        monkeypatch.setenv("COMPUTE_POOL", json.dumps({**place, "total_nodes": 1, "peers": []}))
+        with pytest.raises(sky.UsageError, match=r"there is no runs/a in .*/data: name files"):
+            sky.volume(data).write_back("runs/a")
         sky.volume(data).write_back("runs/b")
         assert (
             "d/runs/a/part" in bucket.names()
