@@ -284,7 +284,8 @@ def test_other_settings_of_an_optimizer_of_the_users(notebook) -> None:
         "    def __init__(self, parameters, **settings):\n"
         "        super().__init__(parameters, lr=0.1)\n"
         "        vars(self).update(settings)\n"
-        "opt = Own(model.parameters(), rho=0.05, steps=0, bounds=[0, 1], old=1)"
+        "opt = Own(model.parameters(), rho=0.05, steps=0, bounds=[0, 1], old=1,\n"
+        "          norm=None)"
     )
     notebook.there(f"{TRAIN}\nopt.steps += rank")
     notebook.here("opt.rho = 0.1; opt.bounds[1] = 2; del opt.old")
@@ -293,6 +294,8 @@ def test_other_settings_of_an_optimizer_of_the_users(notebook) -> None:
     notebook.there("opt.rho = 0.2")
     notebook.here("opt.rho = 0.1")
     assert notebook.ask("(opt.rho, opt.steps)") == [(0.1, rank) for rank in range(4)]
+    notebook.here("opt.norm = torch.ones(1)")
+    assert notebook.ask("opt.norm") == [None] * 4
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
