@@ -198,14 +198,11 @@ class RunHandle:
         run.in_background = True
         arrived: queue.SimpleQueue[TransferProgress] = queue.SimpleQueue()
 
-        def redirect() -> None:
-            run.redirect(show, over, arrived.put)
-            if timeout is not None:
-                self._stop_in_time(timeout)
-
         try:
-            event_loop.call(redirect)  # before the first of its data arrives
+            event_loop.call(run.redirect, show, over, arrived.put)  # before its first data arrives
             self.begin()
+            if timeout is not None:  # of a part or attempt that begins late, it may be over already
+                event_loop.call(self._stop_in_time, timeout)
             with heard_interrupts():
                 is_sent = False
                 while not is_sent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from pathlib import Path
 from typing import cast
 
@@ -36,6 +37,19 @@ def test_the_result_comes_when_it_is_asked_for(cells) -> None:
     assert handle.done
     assert handle.output == "worked\n"
     assert repr(handle).startswith("<test: done after")
+
+
+def test_one_whose_time_is_over_before_its_turn_does_not_wait_for_it(cells) -> None:
+    """As a further part or attempt does: the time of all of them counts, together."""
+    before = start(cells, "time.sleep(600)")
+    is_over = threading.Event()
+    late = cells.cluster.run(Task(cells.cluster.all_ranks, code="pass"))
+    late.listen(lambda event: None, is_over.set, timeout=0.0)
+    assert is_over.wait(PATIENCE)
+    with pytest.raises(Interrupted, match="stopped before it began"):
+        late.values()
+    assert not before.done
+    before.cancel()
 
 
 def test_it_keeps_the_end_of_a_flood_and_says_what_is_left_out(cells) -> None:
