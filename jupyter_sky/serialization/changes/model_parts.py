@@ -88,22 +88,24 @@ def _set_in(known: KnownModel, prefix: str, parts: Set[str | None]) -> dict[str,
         name = f"{prefix.removeprefix(_PARAMETER)}{REQUIRES_GRAD}"
         is_set = name in known.contents and not parts.isdisjoint((_FREEZES, ".requires_grad"))
         return {name: ""} if is_set else {}
-    is_module = has_modules(known.model())
+    model = known.model()
     return {
         name: ""
         for name in known.contents
         if name.startswith(prefix)
-        and any(_is_set(name.removeprefix(prefix), part, is_module) for part in parts if part)
+        and any(_is_set(name.removeprefix(prefix), part, model) for part in parts if part)
     }
 
 
-def _is_set(name: str, part: str, is_module: bool) -> bool:
+def _is_set(name: str, part: str, model: Any) -> bool:
     if part in _MODES:
-        return is_module and name.rpartition(".")[2] == "training"
+        return has_modules(model) and name.rpartition(".")[2] == "training"
     if part == _FREEZES:
-        return is_module and name.endswith(REQUIRES_GRAD)
+        return has_modules(model) and name.endswith(REQUIRES_GRAD)
     if part == _LOADS:
-        return not is_module and name not in optimizers.MADE_FOR
+        if is_optimizer(model):  # whose class may keep more, which is not loaded
+            return name == optimizers.STATE or "." in name
+        return not has_modules(model) and name not in optimizers.MADE_FOR
     if is_item(part) and part != EACH:
         return name == str(key_of(part))
     return name == attribute_of(part)

@@ -296,6 +296,8 @@ def test_other_settings_of_an_optimizer_of_the_users(notebook) -> None:
     assert notebook.ask("(opt.rho, opt.steps)") == [(0.1, rank) for rank in range(4)]
     notebook.here("opt.norm = torch.ones(1)")
     assert notebook.ask("opt.norm") == [None] * 4
+    notebook.here("opt.load_state_dict(opt.state_dict())")
+    assert notebook.ask("opt.steps") == list(range(4))
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
