@@ -18,6 +18,7 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.inventory import owed_runs, registry
+from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.sending import dispatch
 from jupyter_sky.cluster.runs.task import Task
@@ -385,3 +386,25 @@ def test_a_handler_of_the_cell_is_not_the_next_cell_s(cells) -> None:
     cells.run("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)")
     stop(cells, "while True: pass")
     assert cells.ask("rank") == [0, 1, 2, 3]
+
+
+def test_a_run_that_is_stopped_while_its_names_are_sent_anew_lets_the_next_begin(
+    cells, monkeypatch
+) -> None:
+    begun = threading.Event()
+
+    async def take_long(*about: Any) -> None:
+        begun.set()
+        await asyncio.sleep(600)
+
+    cells.namespace["x"] = 1
+    before = in_background(cells.start("time.sleep(600)"))
+    waiting = in_background(cells.start("pass", names=["x"]))
+    with monkeypatch.context() as patch:
+        patch.setattr(broadcast, "send", take_long)
+        before.cancel()  # later runs count on what it would have bound
+        assert begun.wait(PATIENCE)
+        waiting.cancel()
+    run = cells.start("print(x)", names=["x"])
+    until(lambda: run.finished)
+    run.check()

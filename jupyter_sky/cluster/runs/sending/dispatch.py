@@ -28,6 +28,7 @@ from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport.frames import SharedFields
 from jupyter_sky.transport.protocol.events import RankExited
 from jupyter_sky.transport.protocol.messages import RunRequest, said
+from jupyter_sky.transport.tasks import cancel_all, either
 
 GiveWay = Callable[[], Awaitable[None]]
 
@@ -73,9 +74,10 @@ async def send_once_whole(
     sync, update = controller.sync, run.task.update
     for is_first in (True, False):
         await recovery.make_whole(controller)
-        while sync.is_outdated(update):  # something that ranks were sent before it was lost
+        # Something that ranks were sent before it was lost.
+        while sync.is_outdated(update) and not run.finished:
             await sync.refresh(update)
-            await broadcast.send(update.blobs, controller.connections, Transfer(run.on_transfer))
+            await _send_until_over(controller, run)
             await recovery.make_whole(controller)
         if run.finished:
             sync.lost(update)  # what was added to it since its end was reported
@@ -110,6 +112,20 @@ async def send_once_whole(
     run.told.set()
     if run.talk:
         run.talk.on_begun()
+
+
+async def _send_until_over(controller: Controller, run: Run) -> None:
+    """Send the large parts of a run's names; if it is stopped meanwhile, the next has its turn."""
+    transfer = Transfer(run.on_transfer)
+    sending = asyncio.ensure_future(
+        broadcast.send(run.task.update.blobs, controller.connections, transfer)
+    )
+    try:
+        await either(sending, run.over.wait())
+        if not run.finished:
+            await sending
+    finally:
+        await cancel_all([sending])
 
 
 def _report_lost(controller: Controller, run: Run) -> bool:
