@@ -14,7 +14,7 @@ from jupyter_sky.transport.event_loop import wait, wait_with_cleanup
 from jupyter_sky.transport.protocol.agent_requests import FindAnswer, WrittenAnswer
 
 _SAID_WITHIN, _LINK_WITHIN = 8.0, 2.0
-"""Seconds in which a node says what a run has written; more is not worth the wait."""
+"""Seconds in which a node says what was written there; more is not worth the wait."""
 
 
 class Files:
@@ -39,21 +39,21 @@ class Files:
         """
         return wait(bring.find(self._controller.connection(rank), patterns))
 
-    def stamps(self, ranks: Sequence[int], path: str) -> list[tuple[int, int]]:
-        """Return the size and modification time of a file on each rank's node.
+    def stamps(self, ranks: Sequence[int], path: str) -> dict[int, list[tuple[int, int]]]:
+        """Return the size and modification time of a file on each rank's node that answers now.
 
-        There is none of a file that does not exist, or of a node that does not answer now.
+        There is none of a file that does not exist.
         """
 
-        async def ask(rank: int) -> list[tuple[int, int]]:
+        async def ask(rank: int) -> list[tuple[int, int]] | None:
             with contextlib.suppress(SkyError):
-                answer = await bring.find(self._controller.connection(rank), [path])
+                answer = await bring.find(self._controller.connection(rank), [path], _SAID_WITHIN)
                 return [(each["size"], each["changed"]) for each in answer["files"]]
-            return []
+            return None
 
-        async def ask_all() -> list[tuple[int, int]]:
-            answers = await asyncio.gather(*map(ask, ranks))
-            return [stamp for answer in answers for stamp in answer]
+        async def ask_all() -> dict[int, list[tuple[int, int]]]:
+            answers = zip(ranks, await asyncio.gather(*map(ask, ranks)), strict=True)
+            return {rank: answer for rank, answer in answers if answer is not None}
 
         return wait(ask_all())
 

@@ -43,8 +43,10 @@ class Download:
     path: Path
 
 
-async def find(connection: Connection, patterns: Sequence[str]) -> FindAnswer:
-    """Ask a node which files patterns stand for.
+async def find(
+    connection: Connection, patterns: Sequence[str], within: float | None = None
+) -> FindAnswer:
+    """Ask a node which files patterns stand for, and wait for ``within`` seconds at most.
 
     Raises
     ------
@@ -52,7 +54,7 @@ async def find(connection: Connection, patterns: Sequence[str]) -> FindAnswer:
         When its answer cannot be read.
     """
     answer = await connection.request(
-        "find", within=None, link_within=LOOK_LINK_WITHIN, patterns=list(patterns), most=MOST
+        "find", within=within, link_within=LOOK_LINK_WITHIN, patterns=list(patterns), most=MOST
     )
     return cast(FindAnswer, answer)
 

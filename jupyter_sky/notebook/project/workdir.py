@@ -18,7 +18,7 @@ from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.project.sending import send_ahead, task_that_sends
-from jupyter_sky.notebook.validation import first_ranks
+from jupyter_sky.notebook.validation import first_ranks, on_nodes_of
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.folders import FolderIndex, read_folder
 from jupyter_sky.transport.blobs.sent_folders import record_name
@@ -36,15 +36,21 @@ class Workdirs:
 
     def __init__(self) -> None:
         self._kept: dict[str, str] = {}
-        self._records: dict[str, list[tuple[int, int]]] = {}
+        self._records: dict[str, dict[int, list[tuple[int, int]]]] = {}
         self._index = FolderIndex()
 
     def keep(
-        self, shell: InteractiveShell, cluster: Cluster, folder: Path, limit: float | None
+        self,
+        shell: InteractiveShell,
+        cluster: Cluster,
+        folder: Path,
+        limit: float | None,
+        ranks: Sequence[int],
     ) -> None:
         """Make the folder that ranks run in like one of this computer, if it is not yet.
 
-        Where nodes see the files of this computer, ranks go to the folder itself.
+        Where nodes see the files of this computer, ranks go to the folder itself. All nodes get the
+        folder; those of ``ranks`` are asked whether they have had another since.
 
         Raises
         ------
@@ -68,8 +74,13 @@ class Workdirs:
         first = first_ranks(cluster, cluster.all_ranks)
         record = record_name(content.folder)
         is_kept = mark == self._kept.get(cluster.id)
-        if is_kept and cluster.files.stamps(first, record) == self._records.get(cluster.id):
-            return
+        if is_kept:
+            known = self._records.get(cluster.id, {})
+            asked = on_nodes_of(cluster, first, ranks)
+            stamps = cluster.files.stamps(asked, record)
+            # A node that does not answer has it, as far as is known: to send it would wait.
+            if all(stamp == known.get(rank) for rank, stamp in stamps.items()):
+                return
         [content] = send_ahead(shell, cluster, [content], first)
         leaving = sum(content.blobs[key].nbytes for key in cluster.lacking(content.blobs))
         sending = SendingLine(shell, cluster.name, {folder.name: leaving})

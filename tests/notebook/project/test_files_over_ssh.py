@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
-from tests.providers.ssh.conftest import kernel_over_ssh, same_client, same_kernel
+from tests.providers.ssh.conftest import cut, kernel_over_ssh, same_client, same_kernel
 
 __all__ = ["kernel_over_ssh", "same_client", "same_kernel"]
 
@@ -207,6 +207,21 @@ def test_a_folder_is_kept_like_here(lab: Lab, over_ssh: LiveNotebook, tmp_path: 
     over_ssh.succeed("%config Sky.large = '1MB'")
     refused = over_ssh.run("%%sky\npass")
     assert "leave out what" in refused.sentence and "or add `--allow-large`" in refused.sentence
+
+
+def test_a_cell_in_the_background_waits_for_no_node_that_does_not_answer(
+    lab: Lab, over_ssh: LiveNotebook, tmp_path: Path
+) -> None:
+    (tmp_path / "queued").mkdir()
+    (tmp_path / "queued" / "word.txt").write_text("first")
+    over_ssh.succeed(f"%cd {tmp_path / 'queued'}\n%config Sky.plugin = 'none'")
+    over_ssh.succeed("%config Sky.workdir = '.'")
+    over_ssh.succeed("%%sky --hosts lab1,lab2 --cluster queued --patience 600\nimport time")
+    over_ssh.succeed("%%sky --background\ntime.sleep(600)")
+    with cut(lab.hosts[1]):
+        cell = over_ssh.succeed("%%sky --background\nprint('second')")
+    assert "sent" not in "".join(cell.shown)
+    over_ssh.succeed("%sky interrupt")
 
 
 def test_what_is_large_goes_in_portions(lab: Lab, over_ssh: LiveNotebook, tmp_path: Path) -> None:
