@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
+from jupyter_sky.api.environment.imports import imports_from
 from jupyter_sky.api.environment.resolve import able_to_complete, makes_environments, resolve
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
@@ -92,13 +96,14 @@ class ClusterFactory:
     Attributes
     ----------
     of_scripts
-        Modules that scripts import, or are: nodes get their packages as well.
+        Modules that scripts import, or are, by the folder in which they are searched first: nodes
+        get their packages as well.
     """
 
     def __init__(self, settings: Sky, modules: Callable[[], Set[str]] = frozenset) -> None:
         self._settings = settings
         self._of_notebook = modules
-        self.of_scripts: set[str] = set()
+        self.of_scripts: defaultdict[Path, frozenset[str]] = defaultdict(frozenset)
 
     def complete(self, options: CellOptions, ended: CellOptions | None = None) -> CellOptions:
         """Return options to start a cluster with: a cell's options, completed by the settings.
@@ -160,7 +165,7 @@ class ClusterFactory:
         former_price
             Dollars an hour of the lost cluster whose place it takes.
         """
-        found = []
+        found, modules = [], cache(self._modules)
         for each in choices:
             for provider_name in _provider_names(each):
                 chosen = _for_provider(each, provider_name)
@@ -171,8 +176,8 @@ class ClusterFactory:
                     file_of(here)  # unreadable files are refused before anything starts
                     plugins = make_plugins(here.plugin)
                     if makes_environments(provider):
-                        image, left_out = resolve(image, plugins, self._modules())
-                    elif (able := able_to_complete(provider, plugins, self._modules)) is provider:
+                        image, left_out = resolve(image, plugins, modules())
+                    elif (able := able_to_complete(provider, plugins, modules)) is provider:
                         # Its nodes have an environment: what is named is added once they are up.
                         image = replace(image, pip=())
                     else:
@@ -185,7 +190,10 @@ class ClusterFactory:
         return found
 
     def _modules(self) -> Set[str]:
-        return self._of_notebook() | self.of_scripts
+        found = set(self._of_notebook())
+        for folder, modules in self.of_scripts.items():
+            found |= imports_from(folder, modules)
+        return found
 
     def provider(self, options: CellOptions) -> Provider:
         """Return the provider that completed options name."""

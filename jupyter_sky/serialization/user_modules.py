@@ -17,7 +17,7 @@ import site
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -183,7 +183,7 @@ def source_trees(names: Iterable[str]) -> Iterator[SourceTree]:
     names
         Names of modules, like ``package.module``.
     """
-    for name, location, files in _walk(names):
+    for name, location, files in _walk(names, _read_all):
         root = location.parent
         yield SourceTree(
             name, {str(path.relative_to(root)): file.content for path, file in files.items()}
@@ -193,6 +193,8 @@ def source_trees(names: Iterable[str]) -> Iterator[SourceTree]:
 def imports_of(names: Iterable[str]) -> frozenset[str]:
     """Return the modules in ``names``, or imported by the user's own, that are not the user's own.
 
+    Files that cannot be read count as without imports.
+
     Parameters
     ----------
     names
@@ -200,14 +202,24 @@ def imports_of(names: Iterable[str]) -> frozenset[str]:
     """
     given = frozenset(names)
     own, found = set(), set(given)
-    for name, _, files in _walk(given):
+    for name, _, files in _walk(given, _read_sources):
         own.add(name)
         found.update(each for file in files.values() for each in file.imports)
     return frozenset(each for each in found if each.partition(".")[0] not in own)
 
 
-def _walk(names: Iterable[str]) -> Iterator[tuple[str, Path, Mapping[Path, _File]]]:
-    """Yield the user's own modules among ``names``, and those that these import, with files."""
+def _walk(
+    names: Iterable[str], read: Callable[[Path], Mapping[Path, _File]]
+) -> Iterator[tuple[str, Path, Mapping[Path, _File]]]:
+    """Yield the user's own modules among ``names``, and those that these import, with files.
+
+    Parameters
+    ----------
+    names
+        Names of modules, like ``package.module``.
+    read
+        Returns the files of a module, or of a package in a folder.
+    """
     waiting = sorted({name.partition(".")[0] for name in names}, reverse=True)
     seen = {"__main__", *waiting}
     while waiting:
@@ -215,11 +227,25 @@ def _walk(names: Iterable[str]) -> Iterator[tuple[str, Path, Mapping[Path, _File
         location = None if name == "__main__" else source_location(name)
         if location is None:
             continue
-        files = {path: _read(path) for path in _files(location)}
+        files = read(location)
         yield name, location, files
         tops = {each.partition(".")[0] for file in files.values() for each in file.imports}
         waiting.extend(sorted(tops - seen, reverse=True))
         seen |= tops
+
+
+def _read_all(location: Path) -> dict[Path, _File]:
+    return {path: _read(path) for path in _files(location)}
+
+
+def _read_sources(location: Path) -> dict[Path, _File]:
+    """Return the files of Python that can be read: data of packages may be any number of bytes."""
+    found = {}
+    for path in _files(location):
+        if path.suffix == ".py":
+            with contextlib.suppress(OSError):
+                found[path] = _read(path)
+    return found
 
 
 def _files(location: Path) -> Iterator[Path]:

@@ -80,6 +80,19 @@ def modules_typed(sources: Iterable[str]) -> frozenset[str]:
     return frozenset(found - {""})
 
 
+def imports_from(folder: Path, modules: Iterable[str]) -> frozenset[str]:
+    """Return modules, and what the user's own among them import, where a folder is searched first.
+
+    As in a script of that folder. The user's own are not among them.
+    """
+    first = str(folder)
+    sys.path.insert(0, first)
+    try:
+        return imports_of(modules)
+    finally:
+        sys.path.remove(first)
+
+
 def packages(modules: Iterable[str]) -> list[Package]:
     """Return the packages of modules, and those that the user's own modules import.
 

@@ -33,7 +33,7 @@ from jupyter_sky.notebook.scripts.run import (
     run_script,
 )
 from jupyter_sky.notebook.scripts.task_file import TaskFile, read_task
-from jupyter_sky.notebook.scripts.torchrun import find_script, imported_by, torchrun_script
+from jupyter_sky.notebook.scripts.torchrun import find_script, named_in, torchrun_script
 from jupyter_sky.notebook.session import Session
 
 _NO_OPTIONS = CellOptions()
@@ -53,7 +53,8 @@ def torchrun(context: CommandContext, line: Namespace) -> BackgroundRun | Queued
     folder, script = find_script(line)
     session, made = context.session, torchrun_script(line, script)
     limit = session.settings.size_limit(line.options.allow_large)
-    session.factory.of_scripts |= imported_by(folder, script, line)
+    place, modules = named_in(folder, script, line)
+    session.factory.of_scripts[place] |= modules
 
     def begin(cluster: Cluster, handle: DisplayHandle | None) -> BackgroundRun | None:
         # torchrun decides which node gets its rank 0, so the output of all nodes is shown.

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from argparse import Namespace
-from collections.abc import Collection
 from pathlib import Path
 
 from jupyter_sky.api.environment.imports import modules_typed
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import similar_file
 from jupyter_sky.notebook.scripts.run import NodeScript, find_folder
-from jupyter_sky.serialization.user_modules import imports_of
 
 # The head keeps the store at which nodes meet. Each says itself at which address others reach it:
 # what the system says of its name need not be true in this network. Processes that start again
@@ -68,10 +65,10 @@ def find_script(line: Namespace) -> tuple[Path, str]:
     return folder, f"./{found}" if found.startswith("-") else found  # no option of torchrun's
 
 
-def imported_by(folder: Path, script: str, line: Namespace) -> frozenset[str]:
-    """Return the modules that the script or module of a line imports, also by those beside it.
+def named_in(folder: Path, script: str, line: Namespace) -> tuple[Path, frozenset[str]]:
+    """Return the modules that a line names or its script imports, and where they are looked for.
 
-    The user's own are not among them.
+    That is the folder which comes first in the path of the script.
 
     Raises
     ------
@@ -79,7 +76,7 @@ def imported_by(folder: Path, script: str, line: Namespace) -> frozenset[str]:
         When the script cannot be read.
     """
     if not line.is_file:
-        return _found_from(folder, {script})
+        return folder, frozenset({script})
     file = folder / script
     if file.is_dir():
         file /= "__main__.py"
@@ -87,17 +84,7 @@ def imported_by(folder: Path, script: str, line: Namespace) -> frozenset[str]:
         text = file.read_text("utf-8", "replace")
     except OSError as error:
         raise UsageError(f"{line.script} cannot be read: {error.strerror}.") from None
-    return _found_from(file.resolve().parent, modules_typed([text]))
-
-
-def _found_from(folder: Path, modules: Collection[str]) -> frozenset[str]:
-    """Return what modules import where a folder comes first in the path, as in the script."""
-    first = str(folder)
-    sys.path.insert(0, first)
-    try:
-        return imports_of(modules)
-    finally:
-        sys.path.remove(first)
+    return file.resolve().parent, modules_typed([text])
 
 
 def torchrun_script(line: Namespace, script: str) -> NodeScript:

@@ -40,6 +40,18 @@ def test_modules_are_of_packages_in_the_versions_of_here() -> None:
     assert packages(["IPython", "ipykernel.zmqshell", "jupyter_sky"]) == []
 
 
+def test_only_source_that_can_be_read_is_searched_for_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "trained"
+    package.mkdir()
+    (package / "__init__.py").write_text("import yaml\n")
+    for name in ("data.bin", "broken.py"):
+        (package / name).symlink_to("/proc/self/mem")  # it cannot be read, not even by root
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert [each.name for each in packages(["trained"])] == ["PyYAML"]
+
+
 def test_what_no_index_has_is_taken_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "site-packages"
     with zipfile.ZipFile(wheels.write(tmp_path, "own", "0.1", own="X = 1\n")) as archive:

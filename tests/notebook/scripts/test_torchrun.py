@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from typing import ClassVar
 
 import hypothesis
 import psutil
@@ -181,6 +183,25 @@ def test_environments_of_hosts_have_what_the_script_imports(
     session = notebook.shell.find_cell_magic("sky").__self__._session
     _, [place] = session.places(CellOptions(hosts=("nowhere.invalid",)))
     assert f"hypothesis=={hypothesis.__version__}" in place.spec.image.pins
+
+
+def test_no_modules_are_looked_for_where_nodes_have_the_notebooks_environment(
+    notebook: Notebook, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may read the files of a large project, at each line."""
+
+    class Finder:
+        asked: ClassVar[set[str]] = set()
+
+        @classmethod
+        def find_spec(cls, name: str, *place: object) -> None:
+            cls.asked.add(name)
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    (project / "uses.py").write_text("import nearby\n\nprint('nearby', nearby.HERE)\n")
+    (project / "nearby.py").write_text("HERE = True\n")
+    assert "nearby True" in notebook.run("%sky torchrun --nodes 1 --plugin none uses.py")
+    assert "nearby" not in Finder.asked
 
 
 @pytest.mark.parametrize(
