@@ -29,6 +29,7 @@ from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import UNATTENDED
 
 _OPTION_NAME = re.compile(r"--[a-z][a-z-]*[a-z]")
+_CODE = re.compile(r"`[^`]*`")
 _ARGUMENTS = {argument.name: argument for argument in CELL_OPTIONS}
 
 
@@ -276,12 +277,15 @@ class Sky(Configurable):
             raise
 
     def _named_in(self, text: str, completed: Sequence[CellOptions]) -> str:
-        """Return a sentence about the options in a text that have their value of the settings."""
+        """Return a sentence about the options in a text that have their value of the settings.
+
+        Those in code are what the text advises to type.
+        """
         traits = self.traits()
         there = {argument.name: argument.field for argument in CLUSTER_OPTIONS}
         named = {
             option: f"`%config Sky.{field} = {traits[field].default_value}`"
-            for option in dict.fromkeys(_OPTION_NAME.findall(text))
+            for option in dict.fromkeys(_OPTION_NAME.findall(_CODE.sub("", text)))
             if (field := there.get(option)) in traits
             and (value := getattr(self, field)) != traits[field].default_value
             and any(getattr(options, field) == value for options in completed)

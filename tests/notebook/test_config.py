@@ -147,6 +147,15 @@ def test_an_error_about_settings_says_how_to_change_them(notebook: Notebook) -> 
     assert registry.rows() == []
 
 
+def test_an_option_that_an_error_advises_is_not_said_to_be_turned_off(notebook: Notebook) -> None:
+    notebook.run("%config Sky.hosts = 'nowhere.invalid'")
+    with pytest.raises(UsageError) as error:
+        notebook.run("%sky up --provider ssh --nodes 3")
+    assert str(error.value) == (
+        "3 nodes were asked for, and 1 host is named: name more with `--hosts`, or ask for fewer."
+    )
+
+
 def test_timeouts_are_those_of_the_code_unless_it_says_so() -> None:
     assert Sky().timeouts() == Timeouts()
     assert Sky(stop_deadline=1, form_deadline=2, start_deadline=3).timeouts() == Timeouts(3, 2, 1)

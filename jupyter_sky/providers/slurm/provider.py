@@ -132,7 +132,7 @@ class Slurm:
                 raise UsageError(missing(command))
         self._ask_for_slurm()
         if spec.image.includes:
-            raise UsageError("nodes have the files of this computer: leave `--include` out.")
+            raise UsageError("nodes have the files of this computer: leave --include out.")
         if job := self._own_job():
             event_loop.wait(allocation(job)).check(spec)
         return () if self._request().has_python else differences(spec.image)
