@@ -123,7 +123,7 @@ test('output that could not be had when the notebook was opened can be restored 
     sessionContext: { session: { kernel: { id: 'k1' } } }
   } as unknown as Panel;
   t.mock.method(console, 'error', () => {});
-  await keeper.opened(panel);
+  await keeper.catchUp(panel);
   feed.take(running, 'output');
   const strip = { run: 'r1', hasEnd: false, snapshot: ended, isVisible: true } as unknown as Strip;
   keeper.add(strip);
@@ -156,7 +156,7 @@ test('what cannot be had of one run or cluster keeps no other from what was miss
   } as unknown as IClusters;
   const keeper = new Keeper(clusters, new Feed(), {} as Arguments[2], english as Arguments[3]);
   const model = (id: string) => ({ model: { id, type: 'code', outputs: { toJSON: () => [] } } });
-  await keeper.opened({
+  await keeper.catchUp({
     content: { widgets: ['a', 'b', 'c'].map(model) },
     context: { contentsModel: { last_modified: '1970-01-01T00:00:00Z' } },
     sessionContext: { session: { kernel: { id: 'k1' } } }

@@ -212,6 +212,36 @@ def test_a_reload_in_the_middle_of_a_loop_that_clears_its_output(
     user.page.wait_for_function(HAS_END)
 
 
+def test_cells_that_wait_for_their_turn_are_shown_after_a_reload(
+    open_notebook: Open, server: Server, tmp_path: Path
+) -> None:
+    user = open_notebook("lab", "reloaded-queue")
+    user.run(LOAD)
+    waits = (
+        "%%sky --nodes 1\nimport os, time\n"
+        "while not os.path.exists({!r}):\n    time.sleep(0.05)\nprint('end of', {!r})"
+    )
+    ends = [tmp_path / name for name in ("first", "second")]
+    for end in ends:
+        cell = user.start(waits.format(str(end), end.name), save=True)
+        if end is ends[0]:
+            user.wait_for_state(cell, "Running")
+    user.start("%%sky\nprint('at', 'once')", save=True)
+    user.load_again()
+
+    user.wait_for_state(user.cell("'first'"), "Running")
+    ends[0].touch()
+    user.wait_for_state(user.cell("'first'"), "Finished")
+    second = user.cell("'second'")
+    user.wait_for_state(second, "Running")
+    ends[1].touch()
+    user.wait_for_state(second, "Finished")
+    second.locator(".jp-RenderedText").get_by_text("end of second").wait_for()
+    last = user.cell("'once'")
+    user.wait_for_state(last, "Finished")
+    last.locator(".jp-RenderedText").get_by_text("at once").wait_for()
+
+
 def test_a_second_page_of_a_notebook_leaves_its_own_copy_as_it_was_saved(
     open_notebook: Open, server: Server, tmp_path: Path
 ) -> None:

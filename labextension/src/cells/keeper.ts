@@ -66,9 +66,9 @@ export class Keeper {
     }
   }
 
-  /** Asks the server what a notebook that was just opened has missed: while the sidebar is closed, it
-      would only be asked some seconds later. */
-  async opened(panel: NotebookPanel): Promise<void> {
+  /** Asks the server what a notebook has missed that was just opened, or whose kernel tells of a run that
+      goes into no cell: while the sidebar is closed, it would only be asked some seconds later. */
+  async catchUp(panel: NotebookPanel): Promise<void> {
     await this.#clusters.refresh();
     const kernel = panel.sessionContext.session?.kernel?.id;
     for (const entry of this.#clusters.entries ?? []) {

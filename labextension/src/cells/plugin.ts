@@ -15,11 +15,12 @@ import { SHOW } from '../lab/sidebar.ts';
 import { CHANGED } from '../panel.ts';
 import type { Snapshot } from '../snapshot.ts';
 import { plain } from '../text.ts';
+import { OwnSessions } from './askers.ts';
 import { backgroundOf, Cells, runOf, updateOutputs } from './cells.ts';
 import { Feed, isOver } from './feed.ts';
 import { Keeper } from './keeper.ts';
 import { takeBackQuestions } from './questions.ts';
-import { MIME } from './record.ts';
+import { fromSaved, MIME, type RunOutput } from './record.ts';
 import { RunStrip, type Page } from './strip.ts';
 
 /** Preferred to the widget of the same output, which a busy kernel cannot show. */
@@ -62,11 +63,12 @@ const plugin: JupyterFrontEndPlugin<void> = {
       feed.take((event as CustomEvent<Snapshot>).detail, 'kernel');
     });
     takeBackQuestions(tracker);
+    const own = new OwnSessions(sessionStorage, window);
     tracker.widgetAdded.connect((_, panel) => {
-      listen(app, panel, keeper);
+      listen(app, panel, keeper, own);
       const { context, sessionContext } = panel;
       Promise.all([context.ready, sessionContext.ready])
-        .then(() => keeper.opened(panel))
+        .then(() => keeper.catchUp(panel))
         .catch(console.error);
     });
   }
@@ -75,9 +77,14 @@ const plugin: JupyterFrontEndPlugin<void> = {
 export default plugin;
 
 /** Notes which runs send their messages to this page, and whether these reach their cells. */
-function listen(app: JupyterFrontEnd, panel: NotebookPanel, keeper: Keeper): void {
+function listen(app: JupyterFrontEnd, panel: NotebookPanel, keeper: Keeper, own: OwnSessions): void {
   /** What has begun since the page was loaded, of whichever page. */
   const begun = new Set<string>();
+  panel.sessionContext.kernelChanged.connect((_, { newValue: kernel }) => {
+    if (kernel) {
+      own.add(kernel.clientId);
+    }
+  });
   panel.sessionContext.iopubMessage.connect((_, { header, parent_header: parent, content }) => {
     if (header.msg_type === 'execute_input' && 'msg_id' in parent) {
       begun.add(parent.msg_id);
@@ -86,14 +93,18 @@ function listen(app: JupyterFrontEnd, panel: NotebookPanel, keeper: Keeper): voi
       const { data, metadata } = content as Pick<IDisplayData, 'data' | 'metadata'>;
       const output: IDisplayData = { output_type: 'display_data', data, metadata };
       const run = runOf(output);
-      // What this page asked for before it was loaded again goes into no cell. What another page asks
-      // for goes into its cells, and two pages must not both write the file.
+      // What this page asked for before it was loaded again goes into no cell, even if it begins only
+      // now. What another page asks for goes into its cells, and two pages must not both write the file.
       const of = 'session' in parent ? asker(app, panel, parent.session) : undefined;
-      const isOfOther = 'msg_id' in parent && begun.has(parent.msg_id);
+      const isOwn = 'session' in parent && own.has(parent.session);
+      const isOfOther = 'msg_id' in parent && begun.has(parent.msg_id) && !isOwn;
       if (run && (of || isOfOther) && header.msg_type === 'display_data') {
         keeper.comesHere(run, of ?? panel.sessionContext);
       } else if (run ? keeper.takesMessages(run) : backgroundOf(output)) {
         updateOutputs(panel, output);
+      } else if (run && isOwn && isOver(fromSaved((data[MIME] as unknown as RunOutput).snapshot))) {
+        // The server was perhaps never asked while it went on.
+        keeper.catchUp(panel).catch(console.error);
       }
     }
   });
