@@ -260,7 +260,7 @@ def run_script(
         made.begin(sending.update)
         return made
     left = options.timeout
-    _follow(shell, session, cluster, run, left, sending, options)
+    _follow(shell, session, cluster, run, left, sending, options, goes_on=then is not None)
     if then:
         if left is not None:  # for both together, as in the background
             left = max(0.0, run.began + left - time.monotonic())
@@ -278,13 +278,18 @@ def _follow(
     limit: float | None,
     sending: SendingLine,
     options: CellOptions,
+    goes_on: bool = False,
 ) -> None:
-    """Show a run until it ends, and say what of volumes could not be written back."""
+    """Show a run until it ends, and say what of volumes could not be written back.
+
+    Where it ``goes_on`` with another part, that is done after that one, unless this one fails.
+    """
     follow(shell, session.panels, cluster, run, limit, sending, display=options.display)
     try:
         run.check()
     finally:
-        if cluster.alive and not isinstance(sys.exception(), Interrupted):
+        is_last = not goes_on or sys.exception() is not None
+        if is_last and cluster.alive and not isinstance(sys.exception(), Interrupted):
             say_written_back(shell, cluster)
 
 

@@ -119,6 +119,24 @@ def test_what_a_script_writes_goes_back_at_its_end_or_is_said_not_to(
         notebook.run("%sky down --discard train")
 
 
+def test_what_a_task_writes_goes_back_at_the_end_of_its_last_part(
+    notebook: Notebook, photos: Buckets, tmp_path: Path
+) -> None:
+    """What its setup writes may be large: nothing waits for it, and no time of the run is spent."""
+    data = tmp_path / "data"
+    notebook.run(f"%sky up --cluster train --nodes 1 --volume s3://photos/2024:{data}")
+    task = tmp_path / "task.yaml"
+    task.write_text(f"setup: echo set > {data}/up\nrun: echo 1,2 > {data}/result.csv")
+    notebook.run(f"%sky launch {task}")
+    assert notebook.stderr.count("wrote") == 1
+    assert "wrote 2 files, 8 B, to s3://photos/2024" in notebook.stderr
+    # Where its setup fails, that is the last part.
+    task.write_text(f"setup: echo half > {data}/half.csv; exit 3\nrun: echo no")
+    with pytest.raises(ScriptFailed):
+        notebook.run(f"%sky launch {task}")
+    assert photos.get("2024/half.csv") == b"half\n"
+
+
 def test_a_file_that_is_replaced_is_not_fetched_before(
     notebook: Notebook, photos: Buckets, tmp_path: Path
 ) -> None:
