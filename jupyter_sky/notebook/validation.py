@@ -215,18 +215,90 @@ def check_fit(
         is_same = str(value).lower() == str(has).lower() if option == "--gpu" else value == has
         if value is not None and not is_same:
             change = f"`%sky scale {value}` to change it" if option == "--nodes" else _REPLACE
-            raise _other_cluster(cluster, option, has, value, change)
+            raise _other_cluster(_running(cluster), option, has, value, change)
     _check_plugins(cluster, options, started)
+    _check_fixed(_running(cluster), options, started)
+    limit = options.max_price
+    if limit is not None and (price := cluster.price) is not None and price > limit:
+        costs = f"{format_dollars(price)} an hour"
+        raise _other_cluster(_running(cluster), "--max-price", costs, format_dollars(limit))
+
+
+def check_fit_stopped(name: str, options: CellOptions, started: CellOptions) -> None:
+    """Refuse options that describe another cluster than one that is stopped, before it starts.
+
+    Once it is up, `check_fit` also looks at what only the cluster itself tells.
+
+    Parameters
+    ----------
+    name
+        The name of the cluster.
+    options
+        The options of the cell.
+    started
+        The options with which the cluster was started.
+
+    Raises
+    ------
+    UsageError
+        With the commands to choose from.
+    """
+    there = f"cluster {name} was started"
+    asked: dict[str, tuple[object, object]] = {
+        "--provider": (started.provider, options.provider),
+        "--gpu": (_gpu(started.gpu), _gpu(options.gpu)),
+        "--hosts": (",".join(started.hosts), ",".join(options.hosts) or None),
+    }
+    if started.procs_per_node:  # otherwise as many as its nodes have GPUs
+        asked["--procs-per-node"] = started.procs_per_node, options.procs_per_node
+    for option, (has, value) in asked.items():
+        if value is not None and value != has:
+            raise _other_cluster(there, option, has, value)
+    _check_fixed(there, options, started)
+
+
+def first_that_fits(
+    choices: Sequence[CellOptions], check: Callable[[CellOptions], None]
+) -> CellOptions:
+    """Return the first of several options that a check lets pass; raise for the first if none."""
+    refused = []
+    for each in choices:
+        try:
+            check(each)
+            return each
+        except UsageError as error:
+            refused.append(error)
+    raise refused[0]
+
+
+def _running(cluster: Cluster) -> str:
+    return f"cluster {cluster.name} is running"
+
+
+def _gpu(word: str | None) -> str | None:
+    return str(accelerators.parse(word)).lower() if word else None
+
+
+def _check_fixed(there: str, options: CellOptions, started: CellOptions) -> None:
+    """Refuse what a cluster and its ranks have from their beginning, if it is asked for otherwise.
+
+    Parameters
+    ----------
+    there
+        What the sentence says first.
+    options, started
+        The options of the cell, and those with which the cluster was started.
+    """
     for each in _FIXED_OPTIONS:
         value, before = getattr(options, each.field), getattr(started, each.field)
         if value not in (None, False, ()) and not _suits(each.field, before, value):
             write = each.type.write if each.type else as_word
-            raise _other_cluster(cluster, each.name, before, value, write=write)
-    _check_base(cluster, options, started)
-    limit = options.max_price
-    if limit is not None and (price := cluster.price) is not None and price > limit:
-        costs = f"{format_dollars(price)} an hour"
-        raise _other_cluster(cluster, "--max-price", costs, format_dollars(limit))
+            raise _other_cluster(there, each.name, before, value, write=write)
+    if options.env in ("imports", "none") and options.env != (started.env or "imports"):
+        raise _other_cluster(there, "--env", started.env or "imports", options.env)
+    known = dict(started.variable)
+    if lacking := [name for name, _ in options.variable if name not in known]:
+        raise _other_cluster(there, "--variable", "", ",".join(lacking))
 
 
 def _suits(field: str, has: Any, asked: Any) -> bool:
@@ -284,33 +356,24 @@ def _check_plugins(cluster: Cluster, options: CellOptions, started: CellOptions)
             "brings back what you need)"
         )
         asked = ",".join(other) or "none"
-        raise _other_cluster(cluster, "--plugin", ",".join(has), asked, costs)
-
-
-def _check_base(cluster: Cluster, options: CellOptions, started: CellOptions) -> None:
-    """Refuse what ranks have from their beginning: a choice without a file, and variables."""
-    if options.env in ("imports", "none") and options.env != (started.env or "imports"):
-        raise _other_cluster(cluster, "--env", started.env or "imports", options.env)
-    known = dict(started.variable)
-    if lacking := [name for name, _ in options.variable if name not in known]:
-        raise _other_cluster(cluster, "--variable", "", ",".join(lacking))
+        raise _other_cluster(_running(cluster), "--plugin", ",".join(has), asked, costs)
 
 
 def _other_cluster(
-    cluster: Cluster,
+    there: str,
     option: str,
     has: object,
     asked: object,
     change: str = _REPLACE,
     write: Callable[[Any], str] = as_word,
 ) -> UsageError:
-    """Return the sentence that a cluster is running, and is not what a cell asks for."""
+    """Return the sentence that a cluster is there, and is not what a cell asks for."""
     switch = asked is True
     runs = f"with {option} {write(has)}" if has not in (None, False, "", ()) else "without"
     if switch or runs == "without":
         runs = f"without {option}"
     wants = "it" if switch else write(asked)
     return UsageError(
-        f"cluster {cluster.name} is running {runs}, and the cell asks for {wants}: leave {option} "
+        f"{there} {runs}, and the cell asks for {wants}: leave {option} "
         f"out to use it, type {change}, or add `--cluster NAME` to start a second one."
     )

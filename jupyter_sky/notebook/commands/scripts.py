@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,9 +14,11 @@ from typing import Any
 from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.cells.queued_run import QueuedRun, when_up
+from jupyter_sky.notebook.cluster_factory import of_provider
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.life.stops import start
 from jupyter_sky.notebook.kernel import notebook_path
@@ -31,10 +33,12 @@ from jupyter_sky.notebook.scripts.run import (
     inside,
     mounted,
     run_script,
+    too_few,
 )
 from jupyter_sky.notebook.scripts.task_file import TaskFile, read_task
 from jupyter_sky.notebook.scripts.torchrun import find_script, named_in, torchrun_script
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.notebook.validation import check_fit_stopped, first_that_fits
 
 _NO_OPTIONS = CellOptions()
 
@@ -87,7 +91,11 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
     session = context.session
     choices = _combined(task, line.options)
     limit = session.settings.size_limit(line.options.allow_large)
-    is_there = _is_there(context, choices[0])
+    # A cluster that is there may have more nodes than the task needs, and ends as it was started.
+    as_it_is = {"nodes": None, "autostop": line.options.autostop}
+    fitting = [replace(each, **as_it_is) for each in choices]
+    with _saying_keys(task, line.options):
+        is_there = _is_there(context, choices[0].nodes, fitting)
     if not is_there:
         choices = _where_stopped(session, line, choices)
     setup = "" if line.no_setup else task.setup
@@ -110,9 +118,7 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
         first, *rest = [made(*part) for part in parts]
         return run_script(context.shell, session, cluster, options, first, handle, *rest)
 
-    # A cluster that is there may have more nodes than the task needs, and ends as it was started.
-    as_it_is = {"nodes": None, "autostop": line.options.autostop}
-    wanted = [replace(each, **as_it_is) for each in choices] if is_there else choices
+    wanted = fitting if is_there else choices
     with _saying_keys(task, line.options):
         if len(wanted) > 1 or not parts:
             cluster = session.cluster(*wanted)
@@ -173,18 +179,42 @@ def _combined(task: TaskFile, line: CellOptions) -> list[CellOptions]:
     return list(dict.fromkeys(found))
 
 
-def _is_there(context: CommandContext, options: CellOptions) -> bool:
+def _is_there(context: CommandContext, nodes: int | None, choices: Sequence[CellOptions]) -> bool:
     """Return whether the cluster of a task is up or starting; start one that is stopped.
 
     It may have stopped itself since the task ran last.
+
+    Parameters
+    ----------
+    nodes
+        How many nodes the task needs.
+    choices
+        What it asks of a cluster that is there.
+
+    Raises
+    ------
+    UsageError
+        When a stopped one is not what the task asks for; it is then not started.
     """
-    session, name = context.session, options.cluster
+    session, options = context.session, choices[0]
+    name = options.cluster or session.current_name
     try:
         return bool(session.starting(name) or session.find(name))
     except ClusterStopped:
-        limits = {"max_cost": options.max_cost, "max_price": options.max_price}
-        start(context, Namespace(name=name, **limits))
-        return True
+        row = registry.find(name)
+        if row is None or not row.is_stopped:  # but about to be
+            raise
+
+    def check(started: CellOptions) -> None:
+        if nodes and started.nodes and nodes > started.nodes:
+            first = f"`%sky start {name}` and `%sky scale {nodes}`"
+            raise too_few("num_nodes", nodes, name, started.nodes, first)
+        asked = [of_provider(session.asked(each), started.provider or "") for each in choices]
+        first_that_fits(asked, lambda each: check_fit_stopped(name, each, started))
+
+    limits = {"max_cost": options.max_cost, "max_price": options.max_price}
+    start(context, Namespace(name=name, **limits), check)
+    return True
 
 
 def _where_stopped(

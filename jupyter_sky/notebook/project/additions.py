@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import row_updates
-from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.attached import take_up_additions
 from jupyter_sky.notebook.cluster_factory import of_provider
 from jupyter_sky.notebook.config import Sky
@@ -20,7 +20,12 @@ from jupyter_sky.notebook.options.local_paths import with_absolute_paths
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.project import install, plugins, volumes
 from jupyter_sky.notebook.project.image import file_of, names_file, with_file, with_sources
-from jupyter_sky.notebook.validation import check_fit, further_plugins, missing_packages
+from jupyter_sky.notebook.validation import (
+    check_fit,
+    first_that_fits,
+    further_plugins,
+    missing_packages,
+)
 from jupyter_sky.providers.packages import package_name, updated
 
 _WAITING = "waiting for another notebook, which installs packages on it"
@@ -88,16 +93,13 @@ class Additions:
 
     def _fitting(self, cluster: Cluster, choices: Sequence[CellOptions]) -> CellOptions:
         """Return the first options that describe a cluster that is up; refuse them if none do."""
-        refused = []
-        for each in choices:
-            fitting = of_provider(each, cluster.provider.name)
-            try:
-                hosts = self._settings.expand_groups(fitting.hosts)
-                check_fit(cluster, fitting, hosts, self._started[cluster.name])
-                return fitting
-            except UsageError as error:
-                refused.append(error)
-        raise refused[0]
+        started = self._started[cluster.name]
+
+        def check(options: CellOptions) -> None:
+            check_fit(cluster, options, self._settings.expand_groups(options.hosts), started)
+
+        fitting = [of_provider(each, cluster.provider.name) for each in choices]
+        return first_that_fits(fitting, check)
 
     def install_missing(self, cluster: Cluster, options: CellOptions) -> None:
         """Install those of the packages of options that a running cluster does not have."""

@@ -198,13 +198,18 @@ def choose_nodes(cluster: Cluster, option: str, wanted: str | None) -> tuple[int
     fewest, _, most = (wanted or "").partition(":")
     nodes = cluster.state.nodes
     if fewest and int(fewest) > len(nodes):
-        has = format_count(len(nodes), "node")
-        raise UsageError(
-            f"{option} is {wanted}, but cluster {cluster.name} has {has}: ask for fewer, or type "
-            f"`%sky scale {int(fewest)}` first."
-        )
+        scale = f"`%sky scale {int(fewest)}`"
+        raise too_few(option, wanted, cluster.name, len(nodes), scale)
     chosen = nodes[: int(most or fewest)] if fewest else nodes
     return tuple(rank for node in chosen for rank in node.ranks)
+
+
+def too_few(option: str, wanted: object, name: str, nodes: int, first: str) -> UsageError:
+    """Return the sentence that a cluster has fewer nodes than wanted, and what to type first."""
+    has = format_count(nodes, "node")
+    return UsageError(
+        f"{option} is {wanted}, but cluster {name} has {has}: ask for fewer, or type {first} first."
+    )
 
 
 def run_script(

@@ -146,7 +146,7 @@ def test_stop_while_machines_boot_leaves_nothing(
 
 
 def test_autostop_of_a_task_file_keeps_the_disks(
-    notebook: LiveNotebook, tmp_path: Path, left: Callable[[], list[str]]
+    notebook: LiveNotebook, machines: Machines, tmp_path: Path, left: Callable[[], list[str]]
 ) -> None:
     file = tmp_path / "task.yaml"
     file.write_text("resources: {infra: aws, cpus: 4+, autostop: 10}\nrun: echo ran")
@@ -155,8 +155,30 @@ def test_autostop_of_a_task_file_keeps_the_disks(
     assert row.spec["autostop"] is True
     assert "ran" in notebook.succeed(f"%sky launch {file} --cluster task").stdout
     assert "task: stopped" in notebook.succeed("%sky stop task").stdout
+    # Machines that do not fit are not started, which would be paid for.
+    for option, why in (
+        (
+            "--idle-timeout 5m",
+            "cluster task was started with --idle-timeout 10m, and the cell asks",
+        ),
+        (
+            "--nodes 2",
+            "num_nodes is 2, but cluster task has 1 node: ask for fewer, or type `%sky st",
+        ),
+        ("--gpu A100", "cluster task was started without --gpu, and the cell asks for a100"),
+        ("--provider local", "cluster task was started with --provider aws, and the cell asks"),
+    ):
+        assert why in notebook.run(f"%sky launch {file} --cluster task {option}").sentence
+    [row] = registry.rows()
+    assert row.is_stopped and not row.started
     # As at SkyPilot, the next launch starts it again.
     assert "ran" in notebook.succeed(f"%sky launch {file} --cluster task").stdout
+    # Once its agent has ended, its machine is about to stop, and cannot be started yet.
+    [host] = [each for each in machines.hosts.values() if each.is_up]
+    host.processes("jupyter_sky[.]node /")[0].kill()
+    assert "task is lost" in notebook.run("%%sky --cluster task\npass").sentence
+    sentence = notebook.run(f"%sky launch {file} --cluster task").sentence
+    assert "cluster task is about to stop by itself: `%sky start task` starts it" in sentence
     notebook.succeed("%sky down task")
     # Where it would take them, that is said before anything starts.
     for option, why in (

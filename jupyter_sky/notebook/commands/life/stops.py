@@ -22,6 +22,7 @@ from jupyter_sky.formatting import format_dollars, format_duration, format_list,
 from jupyter_sky.notebook.attached import attached_options, attached_spec
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.errors import no_cluster
+from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.project.volumes import keep_unwritten
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers.spec import ClusterSpec
@@ -39,8 +40,18 @@ def stop(context: CommandContext, options: Namespace) -> None:
         print(stop_cluster(context.session, cluster, print))
 
 
-def start(context: CommandContext, options: Namespace) -> None:
-    """Start a stopped cluster again."""
+def start(
+    context: CommandContext,
+    options: Namespace,
+    check: Callable[[CellOptions], None] = lambda started: None,
+) -> None:
+    """Start a stopped cluster again.
+
+    Parameters
+    ----------
+    check
+        Called, before its machines are started, with the options with which it was started.
+    """
     session = context.session
     name = options.name or session.current_name
     row = registry.find(name)
@@ -59,6 +70,7 @@ def start(context: CommandContext, options: Namespace) -> None:
     typed = session.started.get(name) or attached_options(row)
     agreed = {} if options.max_price is None else {"max_price": options.max_price}
     typed = replace(typed, provider=row.provider, **agreed)
+    check(typed)
     spec, runtime_env, missing = _as_before(row, dict(typed.variable))
     without = f" without {format_list(missing)}, as values are not kept" if missing else ""
     if missing:
