@@ -172,7 +172,7 @@ def attached_spec(row: RegistryRow) -> tuple[ClusterSpec, RuntimeEnv]:
         name=row.name,
         accelerator=row.spec.get("accelerator"),
         image=image,
-        volumes=_attached_volumes(row),
+        volumes=attached_volumes(row),
     )
     spec, runtime_env = assemble(spec, make_plugins(_attached_plugins(row)))
     return spec, replace(runtime_env, added=tuple(row.spec.get("added", ())))
@@ -229,7 +229,8 @@ def _line_options(row: RegistryRow) -> CellOptions:
     return CellOptions()
 
 
-def _attached_volumes(row: RegistryRow) -> tuple[Volume, ...]:
+def attached_volumes(row: RegistryRow) -> tuple[Volume, ...]:
+    """Return the volumes of a running cluster."""
     return tuple(Volume.parse(each) for each in _line_options(row).volumes)
 
 
@@ -250,7 +251,7 @@ def end_lost(known: Cluster) -> None:
         print(f"{known.name} was started again elsewhere. What its ranks had before is gone.")
 
 
-def write_back_left(row: RegistryRow, unwritten: Unwritten, why: SkyError) -> None:
+def write_back_left(row: RegistryRow, unwritten: Unwritten, why: SkyError | None = None) -> None:
     """Write back what ranks have written, before a cluster is ended that cannot be attached.
 
     Parameters
@@ -260,7 +261,7 @@ def write_back_left(row: RegistryRow, unwritten: Unwritten, why: SkyError) -> No
     unwritten
         What to do about files that rented machines alone have.
     why
-        The error of attaching to it.
+        The error of attaching to it, if that was tried.
 
     Raises
     ------
@@ -272,7 +273,7 @@ def write_back_left(row: RegistryRow, unwritten: Unwritten, why: SkyError) -> No
     if unwritten == "keep" and isinstance(why, NotWrittenBack):  # that was tried just now
         raise why
     provider = attached_provider(row)
-    machines, volumes = every_machine_of(row, provider), _attached_volumes(row)
+    machines, volumes = every_machine_of(row, provider), attached_volumes(row)
     troubles = wait(unattached.write_back(machines, volumes))
     if unwritten == "keep":
         unattached.refuse_to_lose(row.name, provider, troubles)

@@ -27,6 +27,7 @@ from jupyter_sky.formatting import (
     format_duration,
     format_ranks,
 )
+from jupyter_sky.notebook.attached import attached_volumes
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.life.stops import disks_cost
 from jupyter_sky.notebook.errors import NONE_RUNNING, no_cluster
@@ -242,8 +243,12 @@ def _running(row: RegistryRow, cluster: Cluster | None, now: ProbeResult) -> str
         return _of_another_version(row.name)
     if now.phase is ProbePhase.GONE and row.progress and not row.machines:
         return f"{row.progress}; its cell goes on with it, `%sky gc` removes it"
+    if now.phase is ProbePhase.GONE:
+        if any(not each.read_only for each in attached_volumes(row)):
+            return f"`%sky down {row.name}` writes back volumes, and removes what is left"
+        return "`%sky gc` removes what is left"
     if not now.busy:
-        return "`%sky gc` removes what is left" if now.phase is ProbePhase.GONE else ""
+        return ""
     run = cluster.snapshot()["run"] if cluster else None
     where = format_ranks(now.busy)
     if run is None or run["state"] is not RunState.RUNNING:

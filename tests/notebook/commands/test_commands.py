@@ -19,7 +19,7 @@ import pytest
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import registry, row_updates
 from jupyter_sky.cluster.rank_log import LogPart
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
@@ -121,21 +121,26 @@ def test_status_shows_what_runs(two: Notebook, stranger: Cluster, tmp_path: Path
 
 
 def test_status_of_what_is_not_there(notebook: Notebook, stranger: Cluster) -> None:
-    os.kill(registry.rows()[0].machines[0]["pid"], signal.SIGKILL)
+    [killed, *_] = registry.rows()[0].machines
+    os.kill(killed["pid"], signal.SIGKILL)
     registry.record("00000001", "coming", "local", {"nodes": 3, "procs_per_node": 2})
     registry.record("00000002", "abroad", "local", {"nodes": 1, "procs_per_node": None})
     machine = {"nodes": [{"ranks": [0, 1]}], "computer": "another"}
     registry.record_machines("00000002", [machine])
     registry.record("00000003", "novel", "moon", {"nodes": 1, "procs_per_node": None})
+    registry.record("00000004", "keeping", "local", {"nodes": 1, "procs_per_node": None})
+    registry.record_machines("00000004", [killed])
+    row_updates.record_line("00000004", "--volume s3://photos/data:~/data")
     try:
         shown = table(notebook.run("%sky status"))
     finally:
-        for number in range(1, 4):
+        for number in range(1, 5):
             registry.remove(f"0000000{number}")
     assert shown["coming"][:5] == ["local", "3", "×", "2", "starting"]
     assert shown["abroad"][:5] == ["local", "1", "×", "2", "elsewhere"]
     assert shown["novel"][:5] == ["moon", "1", "×", "1", "unknown"]
     assert shown[stranger.name][4:] == ["gone", "`%sky", "gc`", "removes", "what", "is", "left"]
+    assert " ".join(shown["keeping"][5:]).startswith("`%sky down keeping` writes back volumes")
 
 
 def _matching(pattern: str, text: str) -> str | None:

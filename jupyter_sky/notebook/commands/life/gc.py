@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -9,9 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from jupyter_sky.api.environment.wheel_folders import remove_unused
 from jupyter_sky.cluster.inventory import cloud_resources, orphans, owed_ends, registry, stops
+from jupyter_sky.cluster.inventory.machines import UnreadableRow
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, join_reasons
+from jupyter_sky.notebook.attached import write_back_left
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.life.stops import disks_cost
 from jupyter_sky.providers.ssh.connection.connection import pool
@@ -64,6 +67,8 @@ def remove_orphans(identity: str | None) -> None:
     for each in left:
         text = str(each)
         try:
+            if isinstance(each, cloud_resources.RentedCluster):
+                _keep_unwritten(each)
             each.remove()
             print(f"removed {text}")
         except SkyError as error:
@@ -91,6 +96,21 @@ def remove_orphans(identity: str | None) -> None:
                 "registry; "
                 f"`%sky gc {each.resources.id}` ends it"
             )
+
+
+def _keep_unwritten(rented: cloud_resources.RentedCluster) -> None:
+    """Refuse to end machines with files of volumes that exist nowhere else.
+
+    Raises
+    ------
+    NotWrittenBack
+        If they cannot be written back.
+    """
+    row = registry.with_id(rented.resources.id)
+    if row is None or rented.strays:  # strays are none of its nodes
+        return
+    with contextlib.suppress(UnreadableRow):  # nothing here knows how its machines are reached
+        write_back_left(row, "keep")
 
 
 def _remove_wheels(unused_for: float | None) -> None:

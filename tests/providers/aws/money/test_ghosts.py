@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.cluster.inventory import cloud_resources, registry, turns
+from jupyter_sky.cluster.inventory import cloud_resources, registry, row_updates, turns
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.inventory.storage.row import Broken
 from jupyter_sky.errors import SkyError
@@ -58,6 +58,32 @@ def test_a_cluster_whose_machine_has_ended_itself(
     rental.remove()
     assert left() == []
     assert registry.find(cells.cluster.name) is None
+
+
+def test_gc_ends_no_machine_that_may_have_files_that_are_nowhere_else(
+    start: Start,
+    machines: Machines,
+    clients: Clients,
+    left: Left,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cells = start(2, framework=False)
+    name = cells.cluster.name
+    row_updates.record_line(cells.cluster.id, "--volume s3://photos/data:~/data")
+    cells.cluster.close()
+    first, second = machines.hosts
+    clients.ec2.terminate_instances(InstanceIds=[second])
+    machines.hosts[first].cut()
+    remove_orphans(None)
+    said = capsys.readouterr().out
+    assert f"{name} stays as it was: what ranks of " in said
+    assert f"`%sky down --discard {name}` ends the cluster without them" in said
+    assert running(clients) == 1
+    # Once its agent has said that nothing is left, it costs no more.
+    machines.hosts[first].mend()
+    remove_orphans(None)
+    assert f"removed {name}: 1 instance" in capsys.readouterr().out
+    assert left() == []
 
 
 def test_an_answer_that_is_lost_while_it_grows(
