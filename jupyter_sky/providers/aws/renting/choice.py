@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from jupyter_sky.providers.aws.clients import Clients
@@ -19,6 +19,7 @@ from jupyter_sky.providers.aws.market.limits import (
 from jupyter_sky.providers.aws.market.offers import find_offers
 from jupyter_sky.providers.aws.market.reservations import find_reservation, reserved_offer
 from jupyter_sky.providers.aws.market.selection import InstanceOffer, InstanceRequirements
+from jupyter_sky.providers.aws.network.subnets import find_subnets
 from jupyter_sky.providers.aws.settings import Settings
 from jupyter_sky.providers.aws.tags import cluster_tags
 from jupyter_sky.providers.spec import ClusterSpec
@@ -75,6 +76,10 @@ def choose(there: Clients, settings: Settings, spec: ClusterSpec) -> list[Instan
         acceptable = where_price_is_known(acceptable, prices.is_denied(there))
     if spec.former_price is None or settings.max_price is not None:
         return acceptable
+    # What is cheap in a zone that has none of the user's subnets cannot be taken.
+    zones = {each.zone for each in find_subnets(there, settings.subnets)}
+    in_reach = [_where(each, lambda zone, price: zone in zones) for each in acceptable]
+    acceptable = [each for each in in_reach if each.prices] or acceptable
     # Nobody may be there to ask, while the cheapest costs what was agreed to.
     agreed = ask_above(settings, spec)
     within = [_where_within(agreed / spec.nodes, each) for each in acceptable]
@@ -86,7 +91,12 @@ def _where_within(most: float, offer: InstanceOffer) -> InstanceOffer:
     if offer.is_block:  # whose price is paid already
         return offer
     for_it = most - offer.besides - offer.type.surplus
-    prices = {zone: p for zone, p in offer.prices.items() if p is not None and p <= for_it}
+    return _where(offer, lambda zone, price: price is not None and price <= for_it)
+
+
+def _where(offer: InstanceOffer, is_possible: Callable[[str, float | None], bool]) -> InstanceOffer:
+    """Return an offer in those of its zones that are possible at their price."""
+    prices = {zone: price for zone, price in offer.prices.items() if is_possible(zone, price)}
     return replace(offer, prices=prices)
 
 

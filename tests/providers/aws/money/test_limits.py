@@ -92,11 +92,12 @@ def test_spot_is_limited_where_its_price_is_not_known(
     assert left() == []
 
 
-def test_a_lost_cluster_is_started_where_it_costs_what_was_agreed_to(
-    account: Account, subnet: str, left: Left
-) -> None:
+def _rises(is_dearer: Callable[[bytes], bool]) -> Callable[[Call, Callable[[], Answer]], Answer]:
+    """Return a fault by which spot costs three times as much in some zones."""
+
     def dearer(item: re.Match[bytes]) -> bytes:
-        if b"<availabilityZone>us-east-1a<" in item[0]:
+        zone = re.search(rb"<availabilityZone>([^<]+)", item[0])
+        if zone is None or not is_dearer(zone[1]):
             return item[0]
         return re.sub(
             rb"(?<=<spotPrice>)[^<]+", lambda price: b"%f" % (3 * float(price[0])), item[0]
@@ -108,10 +109,36 @@ def test_a_lost_cluster_is_started_where_it_costs_what_was_agreed_to(
             answer.body = re.sub(rb"<item>.*?</item>", dearer, answer.body, flags=re.DOTALL)
         return answer
 
-    account.fault = rise
+    return rise
+
+
+def test_a_lost_cluster_is_started_where_it_costs_what_was_agreed_to(
+    account: Account, subnet: str, left: Left
+) -> None:
+    account.fault = _rises(lambda zone: zone != b"us-east-1a")
     # It is more than what asks nobody, and there is nobody to ask.
     _, said = launched(account, subnet, former_price=4 * PRICE, spot=True)
     assert f"4 × p4d.24xlarge spot for $27.78 an hour {WHERE}" in "\n".join(said)
+    assert left() == []
+
+
+def test_a_lost_cluster_is_asked_for_where_its_zone_alone_has_become_dearer(
+    account: Account, subnet: str, left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's subnets are in no other zone, however cheap it is there."""
+    account.fault = _rises(lambda zone: zone == b"us-east-1a")
+    asked: list[str] = []
+
+    def refuse(question: str) -> str:
+        asked.append(question)
+        return "n"
+
+    monkeypatch.setattr("builtins.input", refuse)
+    spec = replace(SPEC, former_price=4 * PRICE)
+    wanted = AWS(subnet=subnet, addresses="private", user="root", spot=True)
+    with pytest.raises(SkyError, match="nothing was started"):
+        Cluster.start(spec, wanted, RuntimeEnv(None))
+    assert asked == [f"Start 4 × p4d.24xlarge spot for $83.24 an hour {WHERE}? [y/N] "]
     assert left() == []
 
 
