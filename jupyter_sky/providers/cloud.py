@@ -216,7 +216,7 @@ class CloudResources:
     started_by
         The user and the computer that started it.
     instances
-        The ids of its instances, as in rows of their machines.
+        The ids of its instances, as in rows of their machines, without those that shut down.
     is_abandoned
         Whether the user started it elsewhere, and the rest can no longer be a cluster.
     """

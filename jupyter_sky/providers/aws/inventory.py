@@ -126,7 +126,7 @@ def _described(each: EC2Resources, location: str, user: str) -> CloudResources:
         what=each.what,
         is_ours=is_ours,
         started_by=each.started_by,
-        instances=tuple(each.instances),
+        instances=tuple(name for name in each.instances if name not in each.ending),
         is_abandoned=is_abandoned and not is_ours,
     )
 

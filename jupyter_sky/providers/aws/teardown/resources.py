@@ -35,6 +35,8 @@ class EC2Resources:
     instances, volumes, spot_requests, groups, keys, placements
         The ids of instances, disks, requests and security groups; names of key pairs and
         placement groups.
+    ending
+        Those of the instances that shut down, which cost nothing any more.
     """
 
     id: str
@@ -50,6 +52,7 @@ class EC2Resources:
     groups: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     placements: list[str] = field(default_factory=list)
+    ending: list[str] = field(default_factory=list)
 
     @property
     def what(self) -> str:
@@ -103,6 +106,8 @@ def look(
             resources.user = resources.user or tags.get(USER, "")
             resources.since = max(resources.since, made_at(tags))
             getattr(resources, kind).append(name)
+            if kind == INSTANCES and each["State"]["Name"] not in COSTLY:
+                resources.ending.append(name)
     return list(found.values()), unseen
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 import time
@@ -109,7 +110,7 @@ def test_an_answer_that_is_lost_while_it_grows(
     [first] = tags["Reservations"][0]["Instances"]
     account.on_run = lambda instance, address, params: None
     specification = [{"ResourceType": "instance", "Tags": first["Tags"]}]
-    clients.ec2.run_instances(
+    made = clients.ec2.run_instances(
         ImageId=first["ImageId"],
         MinCount=1,
         MaxCount=1,
@@ -119,11 +120,29 @@ def test_an_answer_that_is_lost_while_it_grows(
     assert turns.begin(cells.cluster.id)
     assert not [each for each in cloud_resources.find()[0] if each.is_orphaned]
     turns.end(cells.cluster.id)
+    # One that left, and shuts down for minutes, costs nothing.
+    account.fault = shutting_down(made["Instances"][0]["InstanceId"])
+    assert not [each for each in cloud_resources.find()[0] if each.is_orphaned]
+    account.fault = None
     [rental] = [each for each in cloud_resources.find()[0] if each.is_orphaned]
     assert "1 instance of which it does not know in us-east-1" in str(rental)
     rental.remove()
     assert running(clients) == 1
     assert cells.ask("1 + 1") == [2]
+
+
+def shutting_down(instance: str) -> Callable[[Call, Callable[[], Answer]], Answer]:
+    """Return a fault by which an instance shuts down, which it does at once in tests."""
+    before = rf"<instanceId>{instance}</instanceId>.*?<instanceState>.*?<name>".encode()
+
+    def delay(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        answer = carry_out()
+        if call.action == "DescribeInstances":
+            pattern = rb"(" + before + rb")running"
+            answer.body = re.sub(pattern, rb"\1shutting-down", answer.body, flags=re.DOTALL)
+        return answer
+
+    return delay
 
 
 def unseen(account: Account, looks: int) -> None:
