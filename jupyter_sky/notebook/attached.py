@@ -61,10 +61,7 @@ def attach(
         If it exists, but cannot be used from here or now.
     """
     spec, runtime_env = attached_spec(row)
-    options, provider = attached_options(row), attached_provider(row)
-    # Nodes that join are rented as the settings say, and data is read with their credentials.
-    with contextlib.suppress(UsageError):  # as for a group of hosts that this notebook lacks
-        provider = provider_of(options)
+    options, provider = attached_options(row), _set_provider(row, provider_of)
     volumes = () if discards else spec.volumes
     cluster = Cluster.attach(row, provider, runtime_env, timeouts, volumes=volumes)
     if cluster is None:
@@ -152,6 +149,17 @@ def attached_provider(row: RegistryRow) -> Provider:
             "jupyter_sky does not know: use the version that started it."
         )
     return providers()[row.provider]
+
+
+def _set_provider(row: RegistryRow, provider_of: Callable[[CellOptions], Provider]) -> Provider:
+    """Return the provider of a running cluster as settings say, if they suit it.
+
+    Nodes that join are rented as they say, and data is read with their credentials.
+    """
+    provider = attached_provider(row)
+    with contextlib.suppress(UsageError):  # as for a group of hosts that this notebook lacks
+        provider = provider_of(attached_options(row))
+    return provider
 
 
 def attached_spec(row: RegistryRow) -> tuple[ClusterSpec, RuntimeEnv]:
@@ -251,13 +259,20 @@ def end_lost(known: Cluster) -> None:
         print(f"{known.name} was started again elsewhere. What its ranks had before is gone.")
 
 
-def write_back_left(row: RegistryRow, unwritten: Unwritten, why: SkyError | None = None) -> None:
+def write_back_left(
+    row: RegistryRow,
+    provider_of: Callable[[CellOptions], Provider],
+    unwritten: Unwritten,
+    why: SkyError | None = None,
+) -> None:
     """Write back what ranks have written, before a cluster is ended that cannot be attached.
 
     Parameters
     ----------
     row
         Its row.
+    provider_of
+        Returns the provider that options mean.
     unwritten
         What to do about files that rented machines alone have.
     why
@@ -272,9 +287,9 @@ def write_back_left(row: RegistryRow, unwritten: Unwritten, why: SkyError | None
         return
     if unwritten == "keep" and isinstance(why, NotWrittenBack):  # that was tried just now
         raise why
-    provider = attached_provider(row)
+    provider = _set_provider(row, provider_of)
     machines, volumes = every_machine_of(row, provider), attached_volumes(row)
-    troubles = wait(unattached.write_back(machines, volumes))
+    troubles = wait(unattached.write_back(machines, volumes, provider))
     if unwritten == "keep":
         unattached.refuse_to_lose(row.name, provider, troubles)
     for trouble in troubles:

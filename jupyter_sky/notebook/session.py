@@ -289,7 +289,7 @@ class Session:
         except SkyError as error:
             if row is None or row.provider not in providers() or row.is_elsewhere:
                 raise
-            attached.write_back_left(row, unwritten, error)
+            attached.write_back_left(row, self.factory.provider, unwritten, error)
             cluster = None
         unattended = cluster.spec.unattended if cluster else UNATTENDED
         if cluster is not None:

@@ -303,7 +303,7 @@ async def _attach(controller: Controller, row: RegistryRow) -> bool:
             ) from None
         await cloud_resources.refuse_elsewhere(provider, row)
         await stops.refuse(row, provider)
-        unwritten = await unattached.write_back(every, controller.spec.volumes)
+        unwritten = await unattached.write_back(every, controller.spec.volumes, provider)
         unattached.refuse_to_lose(row.name, provider, unwritten, has_lost_node=True)
         await uninterrupted(down(controller, every))  # half an end would leave machines that cost
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
@@ -17,7 +18,9 @@ class NotWrittenBack(SkyError):
     """Machines are not released, as they have files of volumes that exist nowhere else."""
 
 
-async def write_back(machines: Sequence[Machine], volumes: Sequence[Volume]) -> list[str]:
+async def write_back(
+    machines: Sequence[Machine], volumes: Sequence[Volume], provider: Provider
+) -> list[str]:
     """Write back what ranks have written, on the machines that answer.
 
     Parameters
@@ -26,6 +29,8 @@ async def write_back(machines: Sequence[Machine], volumes: Sequence[Volume]) -> 
         The machines of the cluster.
     volumes
         Its volumes.
+    provider
+        Where its nodes come from, with the user's settings.
 
     Returns
     -------
@@ -41,6 +46,11 @@ async def write_back(machines: Sequence[Machine], volumes: Sequence[Volume]) -> 
         )
         pairs = list(zip(connections, opened, strict=True))
         there = [each for each, answer in pairs if not isinstance(answer, BaseException)]
+        if there:
+            # Only a notebook that is connected renews credentials. Where there are none to be had,
+            # of whatever reason, those that nodes have may still do.
+            with contextlib.suppress(Exception):
+                await mount.mount(there, volumes, provider, lambda notes: None)
         said, unanswered = await mount.write_back(there)
     finally:
         for each in connections:

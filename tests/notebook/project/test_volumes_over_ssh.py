@@ -13,6 +13,7 @@ import pytest
 from tests.lab import Lab
 from tests.lab.buckets import SECRET, Buckets, serving
 from tests.notebook.kernels import LiveNotebook
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -152,6 +153,31 @@ def test_what_is_left_of_a_lost_cluster_is_written_back_before_it_is_ended(
     assert "`%sky down --discard data` ends the cluster without" in refused
     assert over_ssh.run("%sky down data").sentence == refused
     bucket.client.delete_bucket_policy(Bucket=bucket.name)
+    assert "data: ended" in over_ssh.succeed("%sky down data").stdout
+    assert bucket.get("data/late") == b"kept"
+
+
+def test_what_is_left_is_written_back_with_new_credentials_where_the_old_ones_have_expired(
+    lab: Lab, bucket: Buckets, over_ssh: LiveNotebook
+) -> None:
+    over_ssh.succeed("%config Sky.plugin = 'none'")
+    over_ssh.succeed(  # so few seconds that a node asks for others each time
+        "import time\nfrom jupyter_sky.providers.buckets import credentials\n"
+        "made, seconds = credentials._made, 200.0\n"
+        "credentials._made = lambda answer: {**made(answer), 'expires': time.time() + seconds}"
+    )
+    over_ssh.succeed("%sky up --hosts lab1,lab2 --cluster data --volume s3://photos/data:~/old")
+    magic = "get_ipython().magics_manager.magics['cell']['sky'].__self__"
+    over_ssh.succeed(f"seconds = 0.0\n{magic}._session.find().mounts.add([])")
+    over_ssh.start(
+        "%%sky --ranks 0\nimport os\nopen(os.path.expanduser('~/old/late'), 'w').write('kept')"
+    )
+    late = lab.hosts[0].home / "old" / "late"
+    until(lambda: late.is_file() and late.read_bytes() == b"kept")
+    over_ssh.restart()
+    over_ssh.succeed("%load_ext jupyter_sky")
+    for process in lab.hosts[1].processes("jupyter_sky.node "):
+        process.kill()
     assert "data: ended" in over_ssh.succeed("%sky down data").stdout
     assert bucket.get("data/late") == b"kept"
 

@@ -13,7 +13,7 @@ from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.commands.life.gc import remove_orphans
 from jupyter_sky.paths import home
-from jupyter_sky.providers.aws import inventory, local_store
+from jupyter_sky.providers.aws import AWS, inventory, local_store
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from tests.providers.aws.stand_in.account import Account
@@ -95,7 +95,7 @@ def test_what_another_account_does_not_know_is_not_gone(
     with monkeypatch.context() as elsewhere:
         for name, value in credentials_of("111111111111").items():
             elsewhere.setenv(name, value)
-        remove_orphans(None)
+        remove_orphans(None, lambda options: AWS())
         said = capsys.readouterr().out
         assert "the cluster is in the AWS account 123456789012, and your credentials are" in said
         assert registry.find("train"), "it is known as long as it costs something"
@@ -105,7 +105,7 @@ def test_what_another_account_does_not_know_is_not_gone(
         assert machine._why_gone() is None
         assert "and your credentials are of 111111111111" in str(machine.let_in())
     assert left() == held
-    remove_orphans(None)
+    remove_orphans(None, lambda options: AWS())
     assert left() == []
     assert registry.find("train") is None
     account.forget_ended()

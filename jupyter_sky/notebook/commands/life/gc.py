@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from jupyter_sky.api.environment.wheel_folders import remove_unused
@@ -17,6 +17,8 @@ from jupyter_sky.formatting import format_count, join_reasons
 from jupyter_sky.notebook.attached import write_back_left
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.life.stops import disks_cost
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.targets import Target
 from jupyter_sky.providers.ssh.setup import prune as ssh
@@ -27,7 +29,7 @@ _LONGEST_START = 24 * 3600.0  # seconds from making its wheels until a cluster i
 def gc(context: CommandContext, options: Namespace) -> None:
     """End what could not be reached before; remove leftovers, unused wheels and environments."""
     _settle_owed_ends()
-    remove_orphans(options.name)
+    remove_orphans(options.name, context.session.factory.provider)
     _remove_wheels(options.unused_for)
     _prune_environments(context.hosts(options.hosts), options.unused_for)
 
@@ -41,13 +43,15 @@ def _settle_owed_ends() -> None:
             print(f"{owed}; this is tried again while a notebook uses clusters")
 
 
-def remove_orphans(identity: str | None) -> None:
+def remove_orphans(identity: str | None, provider_of: Callable[[CellOptions], Provider]) -> None:
     """End and remove what dead clusters have left behind, and print what it was.
 
     Parameters
     ----------
     identity
         The id of a cluster in another registry to end as well.
+    provider_of
+        Returns the provider that options mean.
 
     Raises
     ------
@@ -68,7 +72,7 @@ def remove_orphans(identity: str | None) -> None:
         text = str(each)
         try:
             if isinstance(each, cloud_resources.RentedCluster):
-                _keep_unwritten(each)
+                _keep_unwritten(each, provider_of)
             each.remove()
             print(f"removed {text}")
         except SkyError as error:
@@ -98,7 +102,9 @@ def remove_orphans(identity: str | None) -> None:
             )
 
 
-def _keep_unwritten(rented: cloud_resources.RentedCluster) -> None:
+def _keep_unwritten(
+    rented: cloud_resources.RentedCluster, provider_of: Callable[[CellOptions], Provider]
+) -> None:
     """Refuse to end machines with files of volumes that exist nowhere else.
 
     Raises
@@ -110,7 +116,7 @@ def _keep_unwritten(rented: cloud_resources.RentedCluster) -> None:
     if row is None or rented.strays:  # strays are none of its nodes
         return
     with contextlib.suppress(UnreadableRow):  # nothing here knows how its machines are reached
-        write_back_left(row, "keep")
+        write_back_left(row, provider_of, "keep")
 
 
 def _remove_wheels(unused_for: float | None) -> None:

@@ -18,7 +18,7 @@ from jupyter_sky.cluster.inventory.storage.row import Broken
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.commands.life.gc import remove_orphans
 from jupyter_sky.providers import providers
-from jupyter_sky.providers.aws import inventory, local_store, rented
+from jupyter_sky.providers.aws import AWS, inventory, local_store, rented
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.tags import SINCE, cluster_tags, tag_specification
 from jupyter_sky.providers.aws.teardown import release
@@ -75,14 +75,14 @@ def test_gc_ends_no_machine_that_may_have_files_that_are_nowhere_else(
     first, second = machines.hosts
     clients.ec2.terminate_instances(InstanceIds=[second])
     machines.hosts[first].cut()
-    remove_orphans(None)
+    remove_orphans(None, lambda options: AWS())
     said = capsys.readouterr().out
     assert f"{name} stays as it was: what ranks of " in said
     assert f"`%sky down --discard {name}` ends the cluster without them" in said
     assert running(clients) == 1
     # Once its agent has said that nothing is left, it costs no more.
     machines.hosts[first].mend()
-    remove_orphans(None)
+    remove_orphans(None, lambda options: AWS())
     assert f"removed {name}: 1 instance" in capsys.readouterr().out
     assert left() == []
 
@@ -276,7 +276,7 @@ def test_gc_ends_nothing_whose_row_another_version_has_written(
     monkeypatch.setenv("JUPYTER_SKY_HOME", str(alive))
     with registry.opened() as database:
         database.execute("UPDATE clusters SET machines = '[{\"places\": 4}]'")
-    remove_orphans(None)
+    remove_orphans(None, lambda options: AWS())
     assert running(clients) == 4
     said = "whose entry in the registry cannot be read: another version of jupyter_sky may use it"
     assert said in capsys.readouterr().out
@@ -350,7 +350,7 @@ def test_gc_says_which_regions_it_may_not_look_at(
     monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path))
     local_store.add_location("us-east-1")
     account.fault = denying("DescribeTags")
-    remove_orphans(None)
+    remove_orphans(None, lambda options: AWS())
     said = capsys.readouterr().out
     assert "eu-west-1 cannot be looked at: your AWS user may not do ec2:DescribeTags: ask" in said
     assert "nothing was left behind" not in said
@@ -361,9 +361,9 @@ def test_gc_says_which_regions_it_may_not_look_at(
             return refusal(code, text) if call.action == "DescribeTags" else carry_out()
 
         account.fault = refuse
-        remove_orphans(None)
+        remove_orphans(None, lambda options: AWS())
         while (out := capsys.readouterr().out).startswith("removed "):  # by another test, just now
-            remove_orphans(None)
+            remove_orphans(None, lambda options: AWS())
         assert out.splitlines()[0] == "nothing was left behind"
 
 
