@@ -13,12 +13,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_ranks, format_some
 from jupyter_sky.transport.protocol.error_report import MEMBERS, ErrorReport, is_consequence
 
 BEFORE_LAST_LINES = " Its last lines:"
 """What stands before the last lines of a rank that was lost."""
+
+
+def busy(name: str) -> UsageError:
+    """Return the error of scaling a cluster while something runs."""
+    return UsageError(
+        f"cluster {name} is busy: scale it when the run is over, or stop that first with "
+        "`%sky interrupt`."
+    )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from jupyter_sky.cluster.control.attention import kept_up
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import describe_loss
+from jupyter_sky.cluster.errors import busy
 from jupyter_sky.cluster.volumes import mount, renewal
 from jupyter_sky.providers.buckets.volume import Volume, check_volumes
 from jupyter_sky.transport.event_loop import call, wait, wait_with_cleanup
@@ -90,6 +91,31 @@ class Mounts:
         said, unanswered = wait_with_cleanup(write())
         written, troubles = mount.sentences(said)
         return written, [*troubles, *unanswered]
+
+    def write_back_leaving(self, stay: int) -> list[str]:
+        """Write back what ranks of the nodes that are about to leave have written.
+
+        Parameters
+        ----------
+        stay
+            How many nodes stay.
+
+        Returns
+        -------
+        list of str
+            Sentences about files that exist only on a node.
+
+        Raises
+        ------
+        UsageError
+            While something runs: its files may be half written, and no node leaves.
+        """
+        controller = self._controller
+        if not self.volumes:
+            return []
+        if not wait(controller.holds_soon(lambda: not controller.state.busy_runs)):
+            raise busy(controller.spec.name)
+        return self.write_back(stay)[1]
 
     def lost(self) -> list[str]:
         """Return sentences about lost nodes, whose ranks may have written what is nowhere else."""

@@ -17,7 +17,7 @@ from itertools import takewhile
 from jupyter_sky.cluster.control import recovery, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import ClusterListener, Done
-from jupyter_sky.cluster.errors import BegunInPart, not_sent
+from jupyter_sky.cluster.errors import BegunInPart, busy, not_sent
 from jupyter_sky.cluster.inventory.owed_runs import RequestedNames
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
@@ -29,7 +29,7 @@ from jupyter_sky.cluster.runs.sending import dispatch, outcome, recorded, reques
 from jupyter_sky.cluster.runs.talk import Interrupting, QuietRequests, Talk
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import ClusterConfig
-from jupyter_sky.errors import ClusterLost, NoConnection, RanksBusy, SkyError, UsageError
+from jupyter_sky.errors import ClusterLost, NoConnection, RanksBusy, SkyError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.scaling import Scalable
@@ -152,10 +152,7 @@ class Scheduler(ClusterListener):
             lambda: not (self._runs or controller.state.busy_runs)
         ) as is_free:
             if not is_free:
-                raise UsageError(
-                    f"cluster {name} is busy: scale it when the run is over, or stop that first "
-                    "with `%sky interrupt`."
-                )
+                raise busy(name)
             async with self._turn:
                 await recovery.make_whole(self.controller)
                 controller.activity = f"scaling to {format_count(nodes, 'node')}"

@@ -108,12 +108,14 @@ def write_back_before_leaving(cluster: Cluster, nodes: int, is_discarded: bool) 
 
     Raises
     ------
+    UsageError
+        While something runs.
     NotWrittenBack
         If rented machines have such files.
     """
-    if is_discarded or not cluster.mounts.volumes:
+    if is_discarded:
         return
-    _, troubles = cluster.mounts.write_back(nodes)
+    troubles = cluster.mounts.write_back_leaving(nodes)
     unattached.refuse(
         cluster.provider,
         f"{cluster.name} stays as it was",

@@ -130,6 +130,28 @@ def test_a_machine_that_leaves_writes_back_before(
     assert bucket.get("data/lab2") == b"kept"
 
 
+def test_nothing_that_a_run_writes_goes_back_where_it_keeps_nodes_from_leaving(
+    lab: Lab, bucket: Buckets, over_ssh: LiveNotebook
+) -> None:
+    """Its files may be half written."""
+    over_ssh.succeed("%config Sky.plugin = 'none'")
+    over_ssh.succeed("%sky up --hosts lab1,lab2 --cluster data --volume s3://photos/data:~/busy")
+    over_ssh.succeed(
+        "%%sky --ranks 1 --background\nimport os, time\nhome = os.path.expanduser('~/busy')\n"
+        "with open(f'{home}/half', 'w') as file:\n    file.write('1,')\n"
+        "while os.path.exists(f'{home}/half'):\n    time.sleep(0.01)"
+    )
+    over_ssh.succeed("run = _")
+    half = lab.hosts[1].home / "busy" / "half"
+    until(lambda: half.is_file() and half.read_bytes() == b"1,")
+    refused = over_ssh.run("%sky scale 1").sentence
+    assert "cluster data is busy: scale it when the run is over, or stop that first" in refused
+    assert "data/half" not in bucket.names()
+    half.unlink()
+    over_ssh.succeed("run.result()")
+    over_ssh.succeed("%sky scale 1")
+
+
 def test_what_is_left_of_a_lost_cluster_is_written_back_before_it_is_ended(
     lab: Lab, bucket: Buckets, over_ssh: LiveNotebook
 ) -> None:
