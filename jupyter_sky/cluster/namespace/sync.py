@@ -138,7 +138,7 @@ class NamespaceSync:
             forced = frozenset(names if force else ())
             self._add_missing(update, collector, forced, undecided - forced)
             update.kept = collector if keep or effects.left_out else None
-        refuse_huge({**update.sizes, **update.sizes_left}, limit)
+        refuse_huge(update.sizes, limit)
         return update
 
     def is_outdated(self, update: NamespaceUpdate) -> bool:
@@ -164,7 +164,7 @@ class NamespaceSync:
             gone = {rank for rank in update.ranks if state.is_gone(update.effects, rank)}
             for group in update.groups:
                 group["ranks"] = [rank for rank in group["ranks"] if rank not in gone]
-            if update.kept:
+            if update.kept and update.losses != losses:
                 update.kept.forget_large()
             collector = update.kept or self._dependencies.collector(dict(update.namespace))
             with state.at_turn_of(update.effects):
@@ -184,7 +184,7 @@ class NamespaceSync:
             found += renamed(update, found, collector, self._remote_state, self._sent_objects)
             self._set_again.note_dropped(found)
             found, left = missing.leave_out(self._remote_state, found, update, undecided)
-            update.count_left(left, self._sent_blobs)
+            update.upload_ahead(left, self._sent_blobs)
             # Ranks that lack the same are sent the same.
             lacking = who_lacks(self._remote_state, found, update.ranks, forced)
             update.given_anew |= given_anew(self._remote_state, lacking, update.ranks, forced)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,8 +32,6 @@ class NamespaceUpdate:
         Their large parts, by digest.
     sizes
         Bytes to send for each name, without parts that nodes were sent before.
-    sizes_left
-        The same of names that are left out until its turn, and perhaps then.
     names, namespace, ranks
         What it was made for.
     kept
@@ -59,7 +57,6 @@ class NamespaceUpdate:
     groups: list[NameGroup] = field(default_factory=list)
     blobs: dict[str, memoryview] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
-    sizes_left: dict[str, int] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     namespace: Mapping[str, Any] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
@@ -102,6 +99,15 @@ class NamespaceUpdate:
         self.blobs.update(group.blobs)
         self.packed.append((group, list(changes)))
 
+    def upload_ahead(self, items: Sequence[NamespaceItem], there: Collection[str]) -> None:
+        """Add the large parts of items that are left out: these are bound later, as they are now.
+
+        So nothing waits for the upload then, and the user may change them in place meanwhile.
+        """
+        for item in items:
+            self.blobs.update(item.packed[1])
+        self.count(items, there)
+
     def for_another_run(self) -> NamespaceUpdate:
         """Return the same for another run, which keeps it when this one's is let go."""
         groups = [NameGroup(**group) for group in self.groups]
@@ -116,10 +122,6 @@ class NamespaceUpdate:
     def count(self, items: Iterable[NamespaceItem], there: Collection[str]) -> None:
         """Count the bytes of items, without those parts that are there, by their digests."""
         self.sizes.update({item.key: item.size(without=there) for item in items})
-
-    def count_left(self, items: Iterable[NamespaceItem], there: Collection[str]) -> None:
-        """Count those of items that are left out."""
-        self.sizes_left = {item.key: item.size(without=there) for item in items}
 
     def delivered(self) -> dict[int, dict[str, RankValue]]:
         """Return what each rank gets that it was not sent yet, by name or key."""

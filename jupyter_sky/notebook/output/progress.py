@@ -50,36 +50,21 @@ class SendingLine:
     title
         The beginning of the line.
     sizes
-        The bytes to send for each name; while they are few in total, nothing is shown. There may be
-        more of them later: what is left out at first, and sent when a run has its turn.
+        The bytes to send for each name; if they are few in total, nothing is shown.
     """
 
     def __init__(self, shell: InteractiveShell, title: str, sizes: Mapping[str, int]) -> None:
-        self._shell = shell
-        self._title = title
-        self._sizes = sizes
-        self._line: ProgressLine | None = None
-        self._names = ""
-        self._done = ""
-        self._begin()
-
-    def _begin(self) -> None:
-        sizes = dict(self._sizes)
         total = sum(sizes.values())
-        if total < _LARGE:
-            return
+        self._line = ProgressLine(shell, title) if total >= _LARGE else None
         largest = sorted(sizes, key=lambda name: -sizes[name])
         # Names that are small compared with the rest do not take the time.
         named = [name for name in largest if sizes[name] >= total / 20]
-        names = ", ".join(f"{name} ({format_bytes(sizes[name])})" for name in named)
-        if names != self._names:
-            self._names = names
-            self._line = self._line or ProgressLine(self._shell, self._title)
-            self._show("0%")
+        self._names = ", ".join(f"{name} ({format_bytes(sizes[name])})" for name in named)
+        self._done = ""
+        self._show("0%")
 
     def update(self, progress: TransferProgress) -> None:
         """Show the progress; cheap enough to be called for each percent."""
-        self._begin()
         if self._line is None:
             return
         if not progress.total:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import pickle
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,8 @@ import __main__
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.cluster.namespace.sync import NamespaceSync
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
+from tests.cluster.namespace.notebook import Notebook, open_notebook
+from tests.waiting import PATIENCE
 
 NAMES = "abc"
 RANKS = (0, 1)
@@ -161,3 +164,19 @@ def test_a_run_that_waits_reads_what_it_would_at_once(program: list[Any]) -> Non
                 both.ask(step)
     while both.queue:
         both.have_turn()
+
+
+@pytest.fixture
+def notebook(shared: Any, monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    return open_notebook(shared.cluster, monkeypatch)
+
+
+def test_what_a_run_before_may_bind_leaves_with_its_cell(notebook: Notebook, held_up: Any) -> None:
+    notebook.here("import numpy as np\ndata = np.zeros(1_000_000)")
+    notebook.start("held_up()\nif rank < 0: data = None")
+    run, is_over = notebook.start("total = float(data.sum())", gather=["total"]), threading.Event()
+    run.listen(lambda event: None, is_over.set)  # returns once its data is there
+    notebook.here("data[:] = 1")
+    held_up()
+    assert is_over.wait(PATIENCE)
+    assert [values["total"] for values in run.values().values()] == [0.0] * 4
