@@ -11,6 +11,7 @@ import pytest
 
 from tests.installed import skip_without
 from tests.labextension.sidebar import SidebarUser, ask, settings
+from tests.notebook.panel.bench import STILL
 from tests.notebook.panel.jupyter import CONNECTED, Server
 from tests.waiting import until
 
@@ -255,7 +256,7 @@ def test_a_second_page_of_a_notebook_leaves_its_own_copy_as_it_was_saved(
     )
     user.wait_for_state(cell, "Finished")
     user.saved()
-    second = user.page.context.browser.new_page()
+    second = user.page.context.browser.new_page(**STILL)
     second.set_default_timeout(100_000)
     second.goto(server.url("lab", user.notebook))
     second.wait_for_function(CONNECTED)

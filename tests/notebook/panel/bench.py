@@ -96,6 +96,10 @@ class Bench:
         return self.panel.comm.states
 
 
+STILL = {"reduced_motion": "reduce"}
+"""For pages: without a GPU, a mark that turns takes a quarter of a processor from other tests."""
+
+
 class Page:
     """The page, with one panel on it."""
 
@@ -103,7 +107,7 @@ class Page:
         self.bench = bench
         self.trouble: list[str] = []
         self.browser = chromium.new_page(
-            viewport={"width": width + 40, "height": 1000}, color_scheme=scheme
+            viewport={"width": width + 40, "height": 1000}, color_scheme=scheme, **STILL
         )
         # Of a loaded machine; only a test that fails waits so long.
         self.browser.set_default_timeout(100_000)

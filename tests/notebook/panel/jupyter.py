@@ -14,6 +14,7 @@ from typing import Any
 
 import nbformat
 
+from tests.notebook.panel.bench import STILL
 from tests.paths import ROOT
 from tests.server.jupyter import end, said
 
@@ -129,7 +130,9 @@ class Pages:
             page = self._loaded.pop()
             page.evaluate(_OPEN, notebook.name)
         else:
-            page = self.browser.new_page(viewport=self._size, device_scale_factor=self.sharpness)
+            page = self.browser.new_page(
+                viewport=self._size, device_scale_factor=self.sharpness, **STILL
+            )
             # Of a loaded machine; only a test that fails waits so long.
             page.set_default_timeout(100_000)
             page.goto(server.url(place, notebook))
