@@ -109,7 +109,7 @@ def set_parts(
 
 
 def set_in_models(
-    state: RemoteState, keys: Collection[str], parts: Mapping[int, Set[str | None]]
+    state: RemoteState, holders: Mapping[int, Set[str]], parts: Mapping[int, Set[str | None]]
 ) -> set[int]:
     """Record that the notebook has set parts of models, perhaps to what they were.
 
@@ -117,29 +117,32 @@ def set_in_models(
     ----------
     state
         What ranks have; it is updated.
-    keys
-        The names of the values that the models are in.
+    holders
+        The names of the values in which something was set, by its identity.
     parts
-        The labels of what was set, by the identity of what it was set in (see
-        `model_parts.set_parts`).
+        The labels of what was set in it, by its identity (see `model_parts.set_parts`).
 
     Returns
     -------
     set of int
         The identities of what is in models.
     """
+    keys = set().union(*holders.values())
     held = [each for key, value in state.everything() if key in keys and (each := value.models)]
     distinct = {id(models): models for models in held}  # which ranks share
     now = {each: model_parts.set_parts(models, parts) for each, models in distinct.items()}
     found = {each for _, identities in now.values() for each in identities}
 
     def revised(key: str, value: RankValue) -> RankValue:
-        if id(value.models) not in now:  # it has none
-            return value
-        return replace(value, digest=_SET_AGAIN, models=now[id(value.models)][0])
+        if id(value.models) in now:
+            return replace(value, digest=_SET_AGAIN, models=now[id(value.models)][0])
+        is_part = key in of_found and value.digest is not None
+        return replace(value, digest=_SET_AGAIN) if is_part else value
 
     if found:
-        # All are sent: others would refer to what ranks have of one that is not, like a schedule.
+        of_found = set().union(*(holders.get(each, ()) for each in found))
+        # All are sent: others would refer to what ranks have of one that is not, like a schedule,
+        # or a parameter that has a name of its own.
         state.revise(keys, revised)
     return found
 

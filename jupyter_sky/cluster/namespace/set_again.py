@@ -106,9 +106,9 @@ class SetAgain:
         if not self._parts:
             return
         held = self._find(collector)
-        keys = {item.key for each in held.values() for item in each.items}
         parts = {id(each.obj): self._parts[token] for token, each in held.items() if each.items}
-        in_models = set_in_models(self._remote_state, keys, parts)
+        holders = {id(each.obj): {item.key for item in each.items} for each in held.values()}
+        in_models = set_in_models(self._remote_state, holders, parts)
         left = {
             token: each
             for token, each in held.items()

@@ -134,3 +134,12 @@ def test_each_side_keeps_what_the_other_did(notebook, chosen) -> None:
     ]
     ranks, expected = in_both(notebook, BEGIN, cells, NAMES, SURVEY)
     assert ranks == [expected] * 4
+
+
+def test_a_parameter_that_has_the_name_of_a_loop_is_set_again(notebook) -> None:
+    thaw = ("here", "for p in model[0].parameters(): p.requires_grad = True")
+    freeze = ("there", "model[0].requires_grad_(False)")
+    train = [("here", "trainer = Trainer(model, opt)"), ("there", "trainer.fit()")]
+    ask = "_surveyed = [each.requires_grad for each in model.parameters()]"
+    ranks, expected = in_both(notebook, BEGIN, [thaw, freeze, *train, thaw], NAMES, ask)
+    assert ranks == [expected] * 4
