@@ -12,6 +12,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, Provider
 from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.providers.cloud import CloudProvider
+from jupyter_sky.providers.sessions.mfa import without_questions
 
 
 class NotWrittenBack(SkyError):
@@ -47,9 +48,9 @@ async def write_back(
         pairs = list(zip(connections, opened, strict=True))
         there = [each for each, answer in pairs if not isinstance(answer, BaseException)]
         if there:
-            # Only a notebook that is connected renews credentials. Where there are none to be had,
-            # of whatever reason, those that nodes have may still do.
-            with contextlib.suppress(Exception):
+            # Only a notebook that is connected renews credentials. Where there are none to be had
+            # without a question, those that nodes have may still do.
+            with without_questions(), contextlib.suppress(Exception):
                 await mount.mount(there, volumes, provider, lambda notes: None)
         said, unanswered = await mount.write_back(there)
     finally:

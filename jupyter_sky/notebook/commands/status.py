@@ -245,7 +245,10 @@ def _running(row: RegistryRow, cluster: Cluster | None, now: ProbeResult) -> str
         return f"{row.progress}; its cell goes on with it, `%sky gc` removes it"
     if now.phase is ProbePhase.GONE:
         if any(not each.read_only for each in attached_volumes(row)):
-            return f"`%sky down {row.name}` writes back volumes, and removes what is left"
+            return (
+                f"`%sky down {row.name}` writes back what nodes that are left have in volumes, and "
+                "removes them"
+            )
         return "`%sky gc` removes what is left"
     if not now.busy:
         return ""

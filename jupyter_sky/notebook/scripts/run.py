@@ -15,7 +15,6 @@ from IPython.display import DisplayHandle
 
 from jupyter_sky.analysis.cell_title import shell_title
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Attempt, Task
 from jupyter_sky.errors import UsageError
@@ -289,12 +288,12 @@ def _follow(
 
     Where it ``goes_on`` with another part, that is done after that one, unless this one fails.
     """
-    follow(shell, session.panels, cluster, run, limit, sending, display=options.display)
     try:
+        follow(shell, session.panels, cluster, run, limit, sending, display=options.display)
         run.check()
     finally:
         is_last = not goes_on or sys.exception() is not None
-        if is_last and cluster.alive and not isinstance(sys.exception(), Interrupted):
+        if is_last and cluster.alive and not isinstance(sys.exception(), KeyboardInterrupt):
             say_written_back(shell, cluster)
 
 

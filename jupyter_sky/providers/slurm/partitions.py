@@ -136,7 +136,7 @@ async def resource_of(at: LoginNode, wanted: Accelerator, partition: str | None)
     names = _closest(wanted, list(dict.fromkeys(each.gpu for each in suited)))
     if len(names) > 1:
         raise UsageError(
-            f"`--gpu {wanted.name}` can be {' or '.join(map(str, names))} here: name "
+            f"--gpu {wanted.name} can be {' or '.join(map(str, names))} here: name "
             "the memory of one, as in `--gpu A100-80GB`, or the `--partition` that has it alone."
         )
     # Slurm refuses an unknown name with its own message.

@@ -17,7 +17,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky import paths
 from jupyter_sky.cluster.additions.mounts import Mounts
-from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.errors import Interrupted, TimedOut
 from jupyter_sky.cluster.inventory import registry, row_updates
 from jupyter_sky.cluster.volumes import mount, unattached
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
@@ -135,6 +135,11 @@ def test_what_a_task_writes_goes_back_at_the_end_of_its_last_part(
     with pytest.raises(ScriptFailed):
         notebook.run(f"%sky launch {task}")
     assert photos.get("2024/half.csv") == b"half\n"
+    # And where its time is over.
+    task.write_text(f"setup: echo late > {data}/late.csv\nrun: sleep 600")
+    with pytest.raises(TimedOut):
+        notebook.run(f"%sky launch --timeout 8s {task}")
+    assert photos.get("2024/late.csv") == b"late\n"
 
 
 def test_a_file_that_is_replaced_is_not_fetched_before(

@@ -175,7 +175,7 @@ def test_what_is_left_of_a_lost_cluster_is_written_back_before_it_is_ended(
     assert "`%sky down --discard data` ends the cluster without" in refused
     assert over_ssh.run("%sky down data").sentence == refused
     bucket.client.delete_bucket_policy(Bucket=bucket.name)
-    assert "data: ended" in over_ssh.succeed("%sky down data").stdout
+    assert "removed data: " in over_ssh.succeed("%sky gc").stdout
     assert bucket.get("data/late") == b"kept"
 
 

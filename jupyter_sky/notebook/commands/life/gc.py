@@ -71,8 +71,7 @@ def remove_orphans(identity: str | None, provider_of: Callable[[CellOptions], Pr
     for each in left:
         text = str(each)
         try:
-            if isinstance(each, cloud_resources.RentedCluster):
-                _keep_unwritten(each, provider_of)
+            _write_back(each, provider_of)
             each.remove()
             print(f"removed {text}")
         except SkyError as error:
@@ -102,18 +101,22 @@ def remove_orphans(identity: str | None, provider_of: Callable[[CellOptions], Pr
             )
 
 
-def _keep_unwritten(
-    rented: cloud_resources.RentedCluster, provider_of: Callable[[CellOptions], Provider]
+def _write_back(
+    left: orphans.Orphan | cloud_resources.RentedCluster,
+    provider_of: Callable[[CellOptions], Provider],
 ) -> None:
-    """Refuse to end machines with files of volumes that exist nowhere else.
+    """Write back what nodes that are left of a cluster have in volumes.
 
     Raises
     ------
     NotWrittenBack
-        If they cannot be written back.
+        If rented machines have files that exist nowhere else.
     """
-    row = registry.with_id(rented.resources.id)
-    if row is None or rented.strays:  # strays are none of its nodes
+    if isinstance(left, orphans.Orphan):
+        row = registry.with_id(left.id)
+    else:  # strays are none of its nodes
+        row = None if left.strays else registry.with_id(left.resources.id)
+    if row is None:
         return
     with contextlib.suppress(UnreadableRow):  # nothing here knows how its machines are reached
         write_back_left(row, provider_of, "keep")

@@ -70,7 +70,8 @@ def start(
     typed = session.started.get(name) or attached_options(row)
     agreed = {} if options.max_price is None else {"max_price": options.max_price}
     typed = replace(typed, provider=row.provider, **agreed)
-    check(typed)
+    # Another notebook may have started it with another number of nodes since.
+    check(replace(typed, nodes=row.spec["nodes"]))
     spec, runtime_env, missing = _as_before(row, dict(typed.variable))
     without = f" without {format_list(missing)}, as values are not kept" if missing else ""
     if missing:
