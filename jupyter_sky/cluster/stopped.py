@@ -37,6 +37,8 @@ def raise_if_stopped(run: Run, deadline: float, untold: Sequence[Connection]) ->
             raise Interrupted(f"{run.trouble}") from None
         raise Interrupted(_what_stopped(run, deadline, untold)) from None
     if (limit := run.time_limit) is not None:
+        if run.trouble and not run.sent:
+            raise TimedOut(f"the time limit is over: {run.trouble}") from None
         limit = run.task.attempt.timeout or limit
         what = _what_stopped(run, deadline, untold)
         raise TimedOut(f"the time limit of {limit:g} s is over: {what}") from None

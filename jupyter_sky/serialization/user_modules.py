@@ -249,7 +249,7 @@ def _read_sources(location: Path) -> dict[Path, _File]:
 
 
 def _files(location: Path) -> Iterator[Path]:
-    if location.is_file():
+    if _is_file(location):
         yield location
         return
     for folder, folders, names in os.walk(location):
@@ -259,14 +259,20 @@ def _files(location: Path) -> Iterator[Path]:
             for each in folders
             if not each.startswith(".")
             and each not in _SKIPPED
-            and not (Path(folder) / each / "pyvenv.cfg").exists()
+            and not _is_file(Path(folder) / each / "pyvenv.cfg")
         )
         for name in sorted(names):
             path = Path(folder) / name
-            if name.startswith(".") or not path.is_file():
+            if name.startswith(".") or not _is_file(path):
                 continue
             if name.endswith(".py") or path.stat().st_size <= LARGE:
                 yield path
+
+
+def _is_file(path: Path) -> bool:
+    with contextlib.suppress(OSError):  # of a folder that may not be searched
+        return path.is_file()
+    return False
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class MountedVolume:
         Raises
         ------
         UsageError
-            If one is a pattern, leads elsewhere, or is not there and there are no other nodes.
+            If one is a pattern, leads elsewhere, or is not there and there are no other ranks.
         NotUploaded
             If some files cannot be written back; they stay on the node.
         """
@@ -85,8 +85,8 @@ class MountedVolume:
         if outside := [name for name, within in own.items() if within is None]:
             raise UsageError(f"{outside[0]} is not in {self.path}: name files or folders in it.")
         missing = [name for name in names if not Path(self.path, name).exists()]
-        # What is not here may be on other nodes, whose ranks call this, too.
-        is_alone = (info := instance_info()) is not None and info.total_nodes == 1
+        # Other ranks that call this, too, may have it on their nodes, or write it just now.
+        is_alone = (info := instance_info()) is not None and info.world_size == 1
         if wrong := [name for name in missing if is_alone or set(name) & set("*?[")]:
             raise UsageError(
                 f"there is no {wrong[0]} in {self.path}: name files or folders that are there, "

@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import WeakValueDictionary
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
@@ -33,12 +34,17 @@ class Dependencies:
         Whether the ranks see the notebook's files.
     asked_variables
         Environment variables that cells asked for once the cluster was there, with their values.
+    left_items
+        Items that are left out of updates until their runs have their turns, by key, identity and
+        digest.
     """
 
     def __init__(self, remote_state: RemoteState) -> None:
         self.shares_files = True
         self._remote_state = remote_state
         self.asked_variables: dict[str, str] = {}
+        self.left_items: WeakValueDictionary[tuple[str, int, str], NamespaceItem]
+        self.left_items = WeakValueDictionary()
         self._process_items = ProcessItems(self.asked_variables)
         # The names that functions look up which earlier cells have defined on ranks: first by the
         # function's name, then of all functions, also methods and those without a name.

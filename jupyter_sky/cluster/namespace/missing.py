@@ -10,8 +10,10 @@ turn: what a rank was sent in any case would take the place of what it has bound
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 
+from jupyter_sky.cluster.namespace.dependencies import Dependencies
+from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem
 from jupyter_sky.cluster.namespace.rank_values import RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
@@ -55,6 +57,7 @@ def leave_out(
     items: Sequence[NamespaceItem],
     update: NamespaceUpdate,
     undecided: Collection[str],
+    known: MutableMapping[tuple[str, int, str], NamespaceItem],
 ) -> tuple[list[NamespaceItem], list[NamespaceItem]]:
     """Return what can be sent for a run when it is asked for, and what is left out until its turn.
 
@@ -68,6 +71,8 @@ def leave_out(
         What its ranks are sent; notes what is left out.
     undecided
         Names of which only the end of runs before it tells what ranks have.
+    known
+        What other updates have left out: thousands of calls may wait, with the same values.
     """
     left = [
         item
@@ -75,7 +80,20 @@ def leave_out(
         if item.key in undecided and any(state.lacks(rank, item) for rank in update.ranks)
     ]
     update.effects.left_out.update(item.key for item in left)
-    return [item for item in items if item not in left], left
+    rest = [item for item in items if item not in left]
+    return rest, [known.setdefault((each.key, each.identity, each.digest), each) for each in left]
+
+
+def collector_of(update: NamespaceUpdate, dependencies: Dependencies) -> ItemCollector:
+    """Return what has the values that an update is refreshed with.
+
+    They are those that it has kept; else those of now, but for names that were left out.
+    """
+    if update.kept:
+        return update.kept
+    collector = dependencies.collector(dict(update.namespace))
+    collector.take(update.left_items)
+    return collector
 
 
 def unbind(state: RemoteState, update: NamespaceUpdate, undecided: Collection[str]) -> None:

@@ -66,9 +66,8 @@ class RemoteState:
         values = {**self._confirmed.get(rank, {})}
         for expected in self._expected_of(rank):
             values.update(expected)
-        if self._turn:
-            values = {key: value.at(self._turn.time) for key, value in values.items()}
-        return values
+        turn = self._turn
+        return {key: value.at(turn.time) for key, value in values.items()} if turn else values
 
     def names_kept(self, rank: int) -> set[str]:
         """Return names under which a rank has the notebook's value, sent or given back.
@@ -159,6 +158,7 @@ class RemoteState:
 
     def foresee(self, cell: CellNames, namespace: Mapping[str, Any]) -> RunEffects:
         """Return how the run of a cell may change names."""
+        self._time += 1
         return RunEffects(next(self._numbers), cell, identities(namespace), self._time)
 
     def expect(
@@ -298,14 +298,15 @@ class RemoteState:
 
     # The notebook
 
-    def assign(self, names: Iterable[str]) -> None:
-        """Record that the notebook has assigned names."""
+    def assign(self, names: Iterable[str], time: int | None = None) -> None:
+        """Record that the notebook has assigned names, now or at that time."""
         self._time += 1
+        at = self._time if time is None else time
         names = frozenset(names)
-        self._assigned.update(dict.fromkeys(names, self._time))
+        self._assigned.update(dict.fromkeys(names, at))
         for effects in self._on_their_way.values():
-            effects.assigned.update(dict.fromkeys(names - effects.assigned.keys(), self._time))
-        self.revise(names, lambda key, value: value.as_assigned(self._time))
+            effects.assigned.update(dict.fromkeys(names - effects.assigned.keys(), at))
+        self.revise(names, lambda key, value: value.as_assigned(at))
         for deleted in self._to_delete.values():
             deleted.difference_update(names)
 

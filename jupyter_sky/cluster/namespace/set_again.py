@@ -161,11 +161,14 @@ class SetAgain:
         """Note the values of cached properties that are sent with values."""
         self._cached.update({item.key: item.pickled.omitted for item in items})
 
-    def note_dropped(self, items: Iterable[NamespaceItem]) -> None:
-        """Have values count as assigned whose properties are not cached any more as they were."""
+    def note_dropped(self, items: Iterable[NamespaceItem], time: int) -> None:
+        """Have values count as assigned whose properties are not cached any more as they were.
+
+        They were dropped before that time, at which the run was asked for that needs them.
+        """
         dropped = [item for item in items if self._has_dropped(item)]
         if dropped:
-            self._remote_state.assign([item.key for item in dropped])
+            self._remote_state.assign([item.key for item in dropped], time)
             tokens = (self._sent_objects.token_of(item.value) for item in dropped)
             self._forget_objects({token for token in tokens if token is not None})
 

@@ -112,8 +112,7 @@ class NamespaceSync:
         at_once
             Whether it overtakes the runs that wait for their turn, and cannot count on them.
         keep
-            Whether ranks that lose something before it is sent get the values of now, and not those
-            of then: the user goes on meanwhile.
+            Whether ranks that lose something before it is sent get the values of now, not of then.
         kept
             What an earlier update has kept (`NamespaceUpdate.kept`): its values are sent.
 
@@ -125,19 +124,21 @@ class NamespaceSync:
         names, ranks, state = tuple(names), tuple(ranks), self._remote_state
         with self._lock.held(), state.at_turn_of(BEFORE_RUNS) if at_once else nullcontext():
             losses = self._count_losses()
+            # A copy, because other threads may bind and delete names meanwhile.
+            collector = kept or self._dependencies.collector(dict(namespace))
+            if kept:
+                kept.forget_large()
+            with seen_by_receiver(self.shares_files), garbage.not_searched_for():
+                self._set_again.apply(collector)  # of before the run, which may wait for its turn
             effects = state.foresee(cell, namespace)
             update = NamespaceUpdate(
                 names=names, namespace=namespace, ranks=ranks, effects=effects, losses=losses
             )
             undecided = state.undecided(ranks)
             missing.unbind(state, update, undecided)
-            # A copy, because other threads may bind and delete names meanwhile.
-            collector = kept or self._dependencies.collector(dict(namespace))
-            if kept:
-                kept.forget_large()
             forced = frozenset(names if force else ())
             self._add_missing(update, collector, forced, undecided - forced)
-            update.kept = collector if keep or effects.left_out else None
+            update.kept = collector if keep else None
         refuse_huge(update.sizes, limit)
         return update
 
@@ -164,9 +165,9 @@ class NamespaceSync:
             gone = {rank for rank in update.ranks if state.is_gone(update.effects, rank)}
             for group in update.groups:
                 group["ranks"] = [rank for rank in group["ranks"] if rank not in gone]
-            if update.kept and update.losses != losses:
-                update.kept.forget_large()
-            collector = update.kept or self._dependencies.collector(dict(update.namespace))
+            collector = missing.collector_of(update, self._dependencies)
+            if update.losses != losses:
+                collector.forget_large()
             with state.at_turn_of(update.effects):
                 missing.take_turn(state, update, has_lost=update.losses != losses)
                 self._add_missing(update, collector, frozenset(), frozenset())
@@ -176,14 +177,13 @@ class NamespaceSync:
     def _add_missing(
         self, update: NamespaceUpdate, collector: ItemCollector, forced: _Names, undecided: _Names
     ) -> None:
-        self._set_again.apply(collector)
         with seen_by_receiver(self.shares_files), garbage.not_searched_for():
             cell, is_all = update.effects.cell, update.left is None
-            find = self._dependencies.find
-            found = find(update.wanted, collector, update.ranks, cell, forced, is_all)
-            found += renamed(update, found, collector, self._remote_state, self._sent_objects)
-            self._set_again.note_dropped(found)
-            found, left = missing.leave_out(self._remote_state, found, update, undecided)
+            state, needs = self._remote_state, self._dependencies
+            found = needs.find(update.wanted, collector, update.ranks, cell, forced, is_all)
+            found += renamed(update, found, collector, state, self._sent_objects)
+            self._set_again.note_dropped(found, update.effects.time)
+            found, left = missing.leave_out(state, found, update, undecided, needs.left_items)
             update.upload_ahead(left, self._sent_blobs)
             # Ranks that lack the same are sent the same.
             lacking = who_lacks(self._remote_state, found, update.ranks, forced)

@@ -35,8 +35,7 @@ class NamespaceUpdate:
     names, namespace, ranks
         What it was made for.
     kept
-        The pickled values, if ranks are to get those of now even when it is refreshed later, or of
-        some they are left out until then.
+        The pickled values, if ranks are to get those of now even when it is refreshed later.
     effects
         How the run that it is for may change names.
     outdated
@@ -50,8 +49,9 @@ class NamespaceUpdate:
         The groups with the objects in them, until it is sent.
     tokens
         The tokens of the values in each group that is on its way, by shipment.
-    left
+    left, left_items
         The names that were left out until its turn; ``None`` where all of `names` are looked at.
+        The items of these, as they were when they were left out.
     """
 
     groups: list[NameGroup] = field(default_factory=list)
@@ -68,6 +68,7 @@ class NamespaceUpdate:
     packed: list[tuple[PackedGroup, list[int]]] = field(default_factory=list)
     tokens: dict[str, list[int]] = field(default_factory=dict)
     left: list[str] | None = None
+    left_items: Sequence[NamespaceItem] = ()
 
     @property
     def wanted(self) -> Collection[str]:
@@ -104,6 +105,7 @@ class NamespaceUpdate:
 
         So nothing waits for the upload then, and the user may change them in place meanwhile.
         """
+        self.left_items = items
         for item in items:
             self.blobs.update(item.packed[1])
         self.count(items, there)
@@ -118,6 +120,7 @@ class NamespaceUpdate:
         self.blobs.clear()
         self.namespace = {}
         self.kept = None
+        self.left_items = ()
 
     def count(self, items: Iterable[NamespaceItem], there: Collection[str]) -> None:
         """Count the bytes of items, without those parts that are there, by their digests."""
@@ -126,8 +129,11 @@ class NamespaceUpdate:
     def delivered(self) -> dict[int, dict[str, RankValue]]:
         """Return what each rank gets that it was not sent yet, by name or key."""
         found: dict[int, dict[str, RankValue]] = {}
+        assigned = self.effects.assigned
         for group, ranks in self.packed:
             values = group.as_delivered(self.effects.number)
+            for key in values.keys() & assigned.keys():  # it gets a former value then
+                values[key] = values[key].as_assigned(assigned[key])
             for rank in ranks:
                 found.setdefault(rank, {}).update(values)
         return found

@@ -116,7 +116,7 @@ class Scheduler(ClusterListener):
         if own := self._runs.get(run):
             own.is_unwanted = True
             if not own.sent:
-                own.stopped_by_user = True
+                own.stopped_by_user = own.time_limit is None
                 self._fail(own, SkyError("the run was stopped before it began."))
         self._requests.interrupt(run)
 

@@ -180,3 +180,40 @@ def test_what_a_run_before_may_bind_leaves_with_its_cell(notebook: Notebook, hel
     held_up()
     assert is_over.wait(PATIENCE)
     assert [values["total"] for values in run.values().values()] == [0.0] * 4
+
+
+def test_a_cell_that_waits_reads_what_was_set_in_place_before(
+    notebook: Notebook, held_up: Any
+) -> None:
+    notebook.here("import numpy as np\npoint = np.zeros(3)")
+    notebook.there("point[0] += 1")
+    notebook.start("held_up()\nfor point in (): pass")
+    notebook.here("point[0] = 0")
+    run = notebook.start("first = float(point[0])", gather=["first"])
+    held_up()
+    run.follow()
+    assert [values["first"] for values in run.values().values()] == [0.0] * 4
+
+
+def test_a_former_value_that_was_sent_late_is_not_taken_for_that_of_now() -> None:
+    both = Both()
+    both.sync.shares_files = True
+
+    def ask_for(cell: str) -> NamespaceUpdate:
+        names = analyse(cell)
+        update = both.sync.update(names.reads, vars(__main__), RANKS, cell=names)
+        both.sync.sent(update)
+        return update
+
+    both.assign("a")
+    reader = ask_for("class Reader:\n  def read(self): return a\nreader, first = Reader(), a")
+    names = dict.fromkeys(("Reader", "reader", "first"), True)
+    both.sync.ran(reader, dict.fromkeys(RANKS, names), well=True)
+    both.assign("a")
+    before, waits = ask_for("for a in (): pass"), ask_for("second = a")
+    both.assign("a")
+    both.sync.ran(before, {rank: {} for rank in RANKS}, well=True)
+    while both.sync.is_outdated(waits):
+        asyncio.run(both.sync.refresh(waits))
+    both.sync.ran(waits, {rank: {"second": True} for rank in RANKS}, well=True)
+    assert [group["names"] for group in ask_for("reader.read()").groups] == [["a"]]

@@ -12,7 +12,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.errors import Interrupted, TimedOut
 from jupyter_sky.cluster.inventory import owed_runs, registry
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.runs.handle import RunHandle
@@ -46,7 +46,7 @@ def test_one_whose_time_is_over_before_its_turn_does_not_wait_for_it(cells) -> N
     late = cells.cluster.run(Task(cells.cluster.all_ranks, code="pass"))
     late.listen(lambda event: None, is_over.set, timeout=0.0)
     assert is_over.wait(PATIENCE)
-    with pytest.raises(Interrupted, match="stopped before it began"):
+    with pytest.raises(TimedOut, match="limit is over: the run was stopped before it began"):
         late.values()
     assert not before.done
     before.cancel()

@@ -368,13 +368,13 @@ def test_names_to_write_back_are_those_of_files_and_folders_that_are_there(
             with pytest.raises(sky.UsageError, match=said):
                 sky.volume(data).write_back(name)
         (data / "runs" / "a").rename(data / "runs" / "moved")
-        # Other nodes may have it, if there are any.
+        # Other ranks may have it on their nodes, or write it just now, if there are any.
         place = dict.fromkeys([each.name for each in fields(InstanceInfo)], 0)
-        monkeypatch.setenv("COMPUTE_POOL", json.dumps({**place, "total_nodes": 2, "peers": []}))
+        monkeypatch.setenv("COMPUTE_POOL", json.dumps({**place, "world_size": 2, "peers": []}))
         with pytest.warns(UserWarning, match=r"no runs/a in .*/data on this node: nothing is"):
             sky.volume(data).write_back("runs/a")
         sky.volume(data).write_back("runs/a", "runs/b")
-        monkeypatch.setenv("COMPUTE_POOL", json.dumps({**place, "total_nodes": 1, "peers": []}))
+        monkeypatch.setenv("COMPUTE_POOL", json.dumps({**place, "world_size": 1, "peers": []}))
         with pytest.raises(sky.UsageError, match=r"there is no runs/a in .*/data: name files"):
             sky.volume(data).write_back("runs/a")
         sky.volume(data).write_back("runs/b")

@@ -85,6 +85,11 @@ class ItemCollector:
         self.visited |= items.keys()
         return list(found.values())
 
+    def take(self, items: Iterable[NamespaceItem]) -> None:
+        """Take items of names that were made before, and not what the names have now."""
+        self._items.update({item.key: item for item in items})
+        self.namespace = {**self.namespace, **{item.key: item.value for item in items}}
+
     def forget_large(self) -> None:
         """Forget values whose pickles refer to the user's memory, which may have changed."""
         self._items = {key: item for key, item in self._items.items() if not item.packed[1]}

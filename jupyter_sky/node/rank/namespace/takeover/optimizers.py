@@ -78,7 +78,7 @@ def _change_optimizer(present: Any, received: Any, changes: Collection[str]) -> 
         raise CannotTakeOver("its state is sharded on this rank")
     settings = settings_of(received)
     for name in (settings_of(present).keys() - settings.keys()) & {*changes}:
-        if not hasattr(received, name):  # rather than a tensor there, which is none of the settings
+        if name not in vars(received):  # rather than a tensor there, which is none of the settings
             delattr(present, name)
     vars(present).update({name: each for name, each in settings.items() if name in changes})
     groups = zip(present.param_groups, received.param_groups, strict=True)
