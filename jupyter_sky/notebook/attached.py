@@ -61,7 +61,7 @@ def attach(
         If it exists, but cannot be used from here or now.
     """
     spec, runtime_env = attached_spec(row)
-    options, provider = attached_options(row), _set_provider(row, provider_of)
+    options, provider = attached_options(row), _configured_provider(row, provider_of)
     volumes = () if discards else spec.volumes
     cluster = Cluster.attach(row, provider, runtime_env, timeouts, volumes=volumes)
     if cluster is None:
@@ -151,7 +151,9 @@ def attached_provider(row: RegistryRow) -> Provider:
     return providers()[row.provider]
 
 
-def _set_provider(row: RegistryRow, provider_of: Callable[[CellOptions], Provider]) -> Provider:
+def _configured_provider(
+    row: RegistryRow, provider_of: Callable[[CellOptions], Provider]
+) -> Provider:
     """Return the provider of a running cluster as settings say, if they suit it.
 
     Nodes that join are rented as they say, and data is read with their credentials.
@@ -287,7 +289,7 @@ def write_back_left(
         return
     if unwritten == "keep" and isinstance(why, NotWrittenBack):  # that was tried just now
         raise why
-    provider = _set_provider(row, provider_of)
+    provider = _configured_provider(row, provider_of)
     machines, volumes = every_machine_of(row, provider), attached_volumes(row)
     troubles = wait(unattached.write_back(machines, volumes, provider))
     if unwritten == "keep":
