@@ -70,15 +70,23 @@ def test_another_node_takes_the_place_of_one_that_is_lost(new) -> None:
 
 
 @pytest.mark.parametrize("visits", [True, False])
-def test_who_comes_while_a_node_is_lost_takes_nothing_away(new, visits: bool) -> None:
+def test_who_comes_while_a_node_is_lost_takes_nothing_away(new, monkeypatch, visits: bool) -> None:
     cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
     prepare(cells)
+    add, has_come = Local.add_nodes, threading.Event()
+
+    async def add_then(*asked: Any) -> AddedNodes:
+        await asyncio.to_thread(has_come.wait, PATIENCE)
+        return await add(*asked)
+
+    monkeypatch.setattr(Local, "add_nodes", add_then)
     row = registry.find(cells.cluster.name)
     agent = psutil.Process(row.machines[1]["pid"])
     agent.kill()
     agent.wait()
     with pytest.raises(sky.SkyError, match="has lost a node, which the notebook that uses it"):
         Cluster.attach(row, Local(), RuntimeEnv(life={}), visits=visits)
+    has_come.set()
     assert_is_whole(cells, 2, keep=[0, None], framework=False)
 
 
