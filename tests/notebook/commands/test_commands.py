@@ -140,7 +140,7 @@ def test_status_of_what_is_not_there(notebook: Notebook, stranger: Cluster) -> N
     assert shown["abroad"][:5] == ["local", "1", "×", "2", "elsewhere"]
     assert shown["novel"][:5] == ["moon", "1", "×", "1", "unknown"]
     assert shown[stranger.name][4:] == ["gone", "`%sky", "gc`", "removes", "what", "is", "left"]
-    assert " ".join(shown["keeping"][5:]).startswith("`%sky down keeping` writes back volumes")
+    assert " ".join(shown["keeping"][5:]).startswith("`%sky down keeping` writes back what nodes")
 
 
 def _matching(pattern: str, text: str) -> str | None:
