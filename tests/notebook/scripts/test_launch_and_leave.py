@@ -25,9 +25,12 @@ def cluster(terminal: Terminal) -> Iterator[str]:
     terminal.sky("down", name)
 
 
-def launch(terminal: Terminal, cluster: str, setup: str) -> subprocess.Popen[str]:
+RUN = "touch ran-$SKYPILOT_NODE_RANK"
+
+
+def launch(terminal: Terminal, cluster: str, setup: str, run: str = RUN) -> subprocess.Popen[str]:
     """Launch a task in the background, and return when its setup is waited for."""
-    text = f"num_nodes: 2\nsetup: {setup}\nrun: touch ran-$SKYPILOT_NODE_RANK\n"
+    text = f"num_nodes: 2\nsetup: {setup}\nrun: {run}\n"
     (terminal.folder / "task.yaml").write_text(text)
     program = terminal.begin("launch", "task.yaml", "--background", "--cluster", cluster)
     assert program.stdout
@@ -39,11 +42,12 @@ def launch(terminal: Terminal, cluster: str, setup: str) -> subprocess.Popen[str
 def test_what_follows_the_setup_runs_without_the_terminal(
     terminal: Terminal, cluster: str, tmp_path: Path
 ) -> None:
-    program = launch(terminal, cluster, SETUP)
+    program = launch(terminal, cluster, SETUP, f"{SETUP.replace('go', 'on')}; {RUN}")
     (tmp_path / "go").touch()
     out, err = program.communicate()
     assert (program.returncode, err) == (0, "")
     assert out.startswith(f"{cluster}: running in the background; ")
+    (tmp_path / "on").touch()
     until(lambda: (tmp_path / "ran-0").exists() and (tmp_path / "ran-1").exists())
 
 
