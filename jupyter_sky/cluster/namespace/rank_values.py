@@ -97,7 +97,7 @@ class RunEffects:
     identities
         The identities of the notebook's values when the run was asked for, by name.
     time
-        How many times the notebook had assigned names by then.
+        How many runs had been asked for and how often names had been assigned by then, in all.
     assigned
         When the notebook assigned names since, each for the first time.
     expected
