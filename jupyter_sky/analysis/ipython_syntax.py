@@ -13,11 +13,15 @@ from functools import lru_cache
 _CODE_MAGICS = {"capture": "(?!)", "prun": "[DTls]", "time": "(?!)", "timeit": "[nprv]"}
 _NAME_MAGICS = {"pdef", "pdoc", "pfile", "pinfo", "pinfo2", "psearch", "psource", "store", "xdel"}
 
+_TRANSFORMED = {"run_line_magic", "run_cell_magic", "system", "getoutput"}
+"""The methods of the shell that IPython's syntax becomes calls of."""
+
 
 class Embedded(ast.expr):
     """Replaces a magic or system command with the Python that it runs or looks up, in order."""
 
     _fields = ("body",)
+    __match_args__ = ("body",)
 
     def __init__(self, body: list[ast.AST]) -> None:
         super().__init__()
@@ -26,7 +30,7 @@ class Embedded(ast.expr):
 
 @lru_cache(maxsize=2)  # a cell is parsed for its names, and then for its title
 def parse(source: str) -> ast.Module:
-    """Parse a cell as typed.
+    """Parse a cell as typed, or as IPython has transformed it.
 
     Parameters
     ----------
@@ -44,14 +48,17 @@ def parse(source: str) -> ast.Module:
         The cell does not compile; ``lineno`` counts the lines of `source`.
     """
     try:
-        return _compile(source)
+        tree = _compile(source)
     except SyntaxError:
         from IPython.core.inputtransformer2 import TransformerManager
 
         # IPython drops empty lines at the top; they are put back for the line numbers' sake.
         top = source[: len(source) - len(source.lstrip())]
         python = "\n" * top.count("\n") + TransformerManager().transform_cell(source)
-    tree = _compile(python)
+        tree = _compile(python)
+    else:
+        if "get_ipython()" not in source:
+            return tree
     _Embedder().visit(tree)
     return tree
 
@@ -119,6 +126,8 @@ class _Embedder(ast.NodeTransformer):
             case ast.Call(
                 func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=method),
                 args=arguments,
+            ) if method in _TRANSFORMED and all(
+                isinstance(each, ast.Constant) for each in arguments
             ):
                 texts = [str(each.value) for each in arguments if isinstance(each, ast.Constant)]
                 return Embedded(list(_python_in(method, texts, node.lineno)))
@@ -139,6 +148,10 @@ def _python_in(method: str, texts: list[str], line_number: int) -> Iterator[ast.
         case "run_cell_magic", [magic, line, body] if magic in _CODE_MAGICS:
             yield from _run(magic, parse(above + _without_options(magic, line)))
             yield from _run(magic, parse(above + "\n" + body))
+        case "run_cell_magic", ["sky", line, _]:
+            yield from _expanded(
+                line
+            )  # what comes back for `--out` is no assignment of the notebook
         case "run_cell_magic", [_, line, _]:
             yield from _expanded(line)
             yield from _outputs(" ".join(re.findall(r"--(?:out|err)[\s=]+(\w+)", line)))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from jupyter_sky.analysis.ipython_syntax import nodes_of
+from jupyter_sky.analysis.ipython_syntax import Embedded, nodes_of
 from jupyter_sky.analysis.labels import (
     EACH,
     EVERYTHING,
@@ -134,6 +134,8 @@ def sure_changes(statements: Iterable[ast.stmt]) -> Iterator[ObjectChange | Func
                 yield from _changes(place, [label])
             case ast.With():
                 yield from sure_changes(statement.body)
+            case ast.Expr(Embedded(body)):
+                yield from sure_changes(each for each in body if isinstance(each, ast.stmt))
             case ast.For() if not leaves(statement):
                 yield from _set_in_loop(statement)
             case ast.Expr(ast.ListComp(item, [ast.comprehension(target, iterated, [], 0)])):

@@ -6,6 +6,7 @@ import builtins
 import dis
 import re
 import sys
+import warnings
 import types
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -13,6 +14,7 @@ from textwrap import dedent, indent
 from typing import Any
 
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -211,6 +213,8 @@ CASES = {
     "%%timeit x = 1\nx + y": ("y x", "x"),  # conservative: the line may count for nothing
     "%%capture --no-stderr out\n%time x = y\nx": ("y", "out x"),
     "%%bash --out text --err {e}\necho $x {y}": ("e", "text"),
+    "%%time\n%%sky --out loss --nodes {n}\nloss = train(model)": ("n", ""),  # ranks bind it
+    "get_ipython().push({'x': y}); get_ipython().ev('z')": ("get_ipython y", ""),
 }
 
 
@@ -218,6 +222,16 @@ CASES = {
 def test_reads_and_writes(cell: str) -> None:
     reads, writes = CASES[cell]
     assert found(cell) == (names(reads), names(writes))
+
+
+@pytest.mark.parametrize("cell", [each for each in CASES if not each.startswith("!!")])
+def test_a_cell_is_read_as_ipython_has_transformed_it_too(cell: str) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        transformed = TransformerManager().transform_cell(cell)
+    assert (analyse(transformed).always_bound, found(transformed)) == (
+        analyse(cell).always_bound,
+        found(cell),
+    )
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="type parameters are new in Python 3.12")

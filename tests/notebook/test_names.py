@@ -157,6 +157,33 @@ def test_an_attribute_that_is_set_to_what_it_was_is_set_on_the_ranks(notebook: N
     assert notebook.run("%%sky\nprint(weights, agent.weights)") == "[0. 0.] [0. 0.]\n"
 
 
+@pytest.mark.parametrize("magic", ["%%time", "%%capture", "%%prun -q", "%time"])
+def test_what_a_magic_runs_is_assigned(notebook: Notebook, magic: str) -> None:
+    assigned = f"{magic}{' ' if magic == '%time' else chr(10)}step = 0; seen['x'] = 0"
+    notebook.run("seen = {'x': 0}\nstep = 0")
+    notebook.run("%%sky\nstep += 1; seen['x'] += 1")
+    notebook.run(assigned)
+    assert notebook.run("%%sky --stdout 1\nprint(step, seen)") == "0 {'x': 0}\n"
+
+
+@pytest.mark.parametrize("magic", ["%%time", "%%capture"])
+def test_what_comes_back_below_a_magic_is_no_assignment(notebook: Notebook, magic: str) -> None:
+    notebook.run(
+        "class Net:\n    weight = 5\n    def state_dict(self): return {'weight': self.weight}\n"
+        "net = Net()"
+    )
+    notebook.run(f"{magic}\n%%sky --out net:state\nnet.weight = 7")
+    assert notebook.namespace["net_state"] == {"weight": 7}
+    assert notebook.run("%%sky\nprint(net.weight)") == "7\n"
+
+
+def test_a_captured_cell_that_fails_has_assigned_nothing(notebook: Notebook) -> None:
+    notebook.run("count = 1")
+    notebook.run("%%sky\ncount += 1")
+    notebook.run("%%capture\n1 / 0\ncount = 1")
+    assert notebook.run("%%sky\nprint(count)") == "2\n"
+
+
 def test_a_class_that_is_defined_again_is_as_it_was_defined(notebook: Notebook) -> None:
     define = "class CFG:\n    step, seen = 0, []\n\ncfg = CFG()"
     notebook.run(define)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -110,8 +110,13 @@ class AssignmentTracker:
     def _on_post_run_cell(self, result: Any) -> None:
         running = self._cells.running
         # The cell that loaded the extension began before this was registered.
+        is_success = result is not None and result.success
         if running:
-            self._end(running.pop(), result is not None and result.success)
+            self._end(running.pop(), is_success)
+        if (
+            running and (outer := running[-1]) and not is_success
+        ):  # `%%capture` goes on all the same
+            running[-1] = replace(outer, surely=frozenset(), changed=frozenset())
         if not running:  # a cell may run others
             for cluster in self._session.connected_clusters():
                 cluster.sync.cell_ended()
