@@ -118,11 +118,13 @@ class ClusterActions:
             raise silent[0]
         return None
 
-    async def runs(self, inventory: ClusterInventory, identity: str) -> Mapping[str, Any]:
-        """Return the `Runs` of the schema: those of all kernels that are connected to a cluster."""
+    async def runs(
+        self, inventory: ClusterInventory, identity: str, kernel: str = ""
+    ) -> Mapping[str, Any]:
+        """Return the `Runs` of the schema: those of one kernel, or of all that are connected."""
         message = {"action": "runs", "cluster": identity}
-        answers = [each async for each in self._answers(inventory, identity, message, "Runs")]
-        return {"ended": [run for each in answers for run in each["ended"]]}
+        answers = self._answers(inventory, identity, message, "Runs", kernel=kernel)
+        return {"ended": [run async for each in answers for run in each["ended"]]}
 
     async def _answers(
         self,
@@ -131,12 +133,15 @@ class ClusterActions:
         message: Mapping[str, Any],
         definition: str,
         silent: list[NoAnswer] | None = None,
+        kernel: str = "",
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Yield the answers of the kernels of a cluster that match a definition of the schema.
 
         Those of kernels that do not answer are added to ``silent``.
         """
         for report in inventory.live_reports(identity):
+            if kernel and report.kernel.kernel != kernel:
+                continue
             file = self._reports.connection_file(report.kernel.kernel)
             try:
                 answer = json.loads(

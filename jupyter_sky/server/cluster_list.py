@@ -177,6 +177,7 @@ def _entry(
         "idle": _idle(row, live, state),
         "line": facts.line,
         "snapshot": snapshot,
+        "snapshot_kernel": usable.kernel.kernel if usable else None,
         "seen": usable.kernel.seen if usable else None,
     }
 

@@ -269,7 +269,8 @@ class RunsHandler(Handler):
     @_route
     async def get(self, identity: str) -> None:
         inventory = await self.context.inventory()
-        self.finish(await self.context.actions.runs(inventory, identity))
+        kernel = self.get_query_argument("kernel", "")
+        self.finish(await self.context.actions.runs(inventory, identity, kernel))
 
 
 class RunHandler(Handler):

@@ -48,6 +48,7 @@ class Entry(TypedDict):
     idle: IdleTimeout | None
     line: str | None
     snapshot: dict[str, Any] | None
+    snapshot_kernel: str | None
     seen: float | None
 
 

@@ -28,6 +28,7 @@ export interface Entry {
   idle: IdleTimeout | null;
   line: string | null;
   snapshot: Snapshot | null;
+  snapshot_kernel: string | null;
   seen: number | null;
 }
 

@@ -164,3 +164,43 @@ test('what cannot be had of one run or cluster keeps no other from what was miss
   assert.deepEqual(asked, ['r1', 'r2', 'r3']);
   assert.equal(troubles.mock.callCount(), 4);
 });
+
+test('a copy of the notebook, whose cells have the same ids, gets none of its runs', async () => {
+  const ended = { ...sample().run!, state: 'ok' as const, id: 'r2', cell: 'b' };
+  const going = sample();
+  going.run!.cell = 'a';
+  const asked: string[] = [];
+  let compare = () => {};
+  const clusters = {
+    changed: { connect: (slot: () => void) => (compare = slot) },
+    client: {
+      record: async () => ({ snapshot: { ...going, run: ended }, html: '', plain: '', text: '' }),
+      runs: async (_: string, kernel: string) => (asked.push(kernel), { ended: kernel === 'k1' ? [ended] : [] })
+    },
+    entries: [
+      { id: 'c1', kernels: [{ id: 'k1' }, { id: 'k2' }], snapshot: going, snapshot_kernel: 'k1' }
+    ],
+    refresh: async () => {}
+  } as unknown as IClusters;
+  const changed: string[] = [];
+  const notebook = (kernel: string) => {
+    const widgets = ['a', 'b'].map((id) => {
+      const outputs = { toJSON: () => [], fromJSON: () => changed.push(`${kernel} ${id}`) };
+      return { model: { id, type: 'code', executionState: 'idle', outputs } };
+    });
+    return {
+      content: { widgets },
+      context: { contentsModel: { last_modified: '1970-01-01T00:00:00Z' } },
+      sessionContext: { session: { kernel: { id: kernel } } }
+    } as unknown as Panel;
+  };
+  const panels: { [kernel: string]: Panel } = { k1: notebook('k1'), k2: notebook('k2') };
+  const cells = { notebooksOf: (kernel: string) => [panels[kernel]] } as unknown as Arguments[2];
+  const keeper = new Keeper(clusters, new Feed(), cells, english as Arguments[3]);
+  compare();
+  assert.deepEqual(changed, ['k1 a'], 'what goes on');
+  await keeper.catchUp(panels['k2']!);
+  await keeper.catchUp(panels['k1']!);
+  assert.deepEqual(changed, ['k1 a', 'k1 b'], 'and what has ended');
+  assert.deepEqual(asked, ['k2', 'k1']);
+});

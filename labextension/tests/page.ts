@@ -119,6 +119,7 @@ export function sampleEntry(changes: Partial<Entry> = {}): Entry {
     idle: { timeout: 1800, left: 240, keeps_disks: false },
     line: '%%sky --provider aws --nodes 2 --gpu A100',
     snapshot: sample(),
+    snapshot_kernel: 'k1',
     seen: 1000,
     ...changes
   };

@@ -72,8 +72,8 @@ export class Keeper {
     await this.#clusters.refresh();
     const kernel = panel.sessionContext.session?.kernel?.id;
     for (const entry of this.#clusters.entries ?? []) {
-      if (entry.kernels.some(({ id }) => id === kernel)) {
-        await logged(this.#showMissed(panel, entry));
+      if (kernel && entry.kernels.some(({ id }) => id === kernel)) {
+        await logged(this.#showMissed(panel, kernel, entry));
       }
     }
   }
@@ -245,27 +245,27 @@ export class Keeper {
   }
 
   /** Shows a run in its cell if the page was reloaded before the notebook was saved. */
-  #showWhereMissing({ snapshot, kernels }: Entry): void {
+  #showWhereMissing({ snapshot, snapshot_kernel: kernel }: Entry): void {
     const run = snapshot?.run;
-    if (!run?.cell || isOver(snapshot!) || this.#here.has(run.id) || run.background) {
+    if (!run?.cell || !kernel || isOver(snapshot!) || this.#here.has(run.id) || run.background) {
       return;
     }
-    for (const { id } of kernels) {
-      for (const { content } of this.#cells.notebooksOf(id)) {
-        const cell = content.widgets.find(({ model }) => model.id === run.cell) as CodeCell;
-        // A cell that this page has begun gets the kernel's own message, however late.
-        const isMissed = cell?.model.type === 'code' && cell.model.executionState !== 'running';
-        if (isMissed && !hasRun(cell, run.id)) {
-          replaceOutputs(cell, { snapshot: snapshot!, html: '', plain: '', text: '' }, null);
-        }
+    // Cells of a copy of the notebook, with a kernel of its own, have the same ids.
+    for (const { content } of this.#cells.notebooksOf(kernel)) {
+      const cell = content.widgets.find(({ model }) => model.id === run.cell) as CodeCell;
+      // A cell that this page has begun gets the kernel's own message, however late.
+      const isMissed = cell?.model.type === 'code' && cell.model.executionState !== 'running';
+      if (isMissed && !hasRun(cell, run.id)) {
+        replaceOutputs(cell, { snapshot: snapshot!, html: '', plain: '', text: '' }, null);
       }
     }
   }
 
   /** Shows the runs of a cluster that have ended while no page was there. */
-  async #showMissed(panel: NotebookPanel, { id, snapshot }: Entry): Promise<void> {
-    const { ended } = await this.#clusters.client.runs(id);
-    const present = snapshot?.run;
+  async #showMissed(panel: NotebookPanel, kernel: string, entry: Entry): Promise<void> {
+    const { id, snapshot, snapshot_kernel: reporter } = entry;
+    const { ended } = await this.#clusters.client.runs(id, kernel);
+    const present = reporter === kernel ? snapshot?.run : undefined;
     // Of each cell the last one, unless another goes on in it.
     for (const run of new Map(ended.map((each) => [each.cell, each])).values()) {
       if (run.id === present?.id || run.cell !== present?.cell) {

@@ -87,9 +87,10 @@ export class Client {
     return this.#request('POST', ['clusters', cluster, 'down']);
   }
 
-  /** Asks the kernels of a cluster for the last runs that are over. */
-  runs(cluster: string): Promise<Runs> {
-    return this.#request('GET', ['clusters', cluster, 'runs']);
+  /** Asks a kernel for its last runs on a cluster that are over. */
+  runs(cluster: string, kernel: string): Promise<Runs> {
+    const query = URLExt.objectToQueryString({ kernel });
+    return this.#request('GET', ['clusters', cluster, 'runs'], undefined, query);
   }
 
   /** Asks the kernel that began a run for its state, or how it ended. */
