@@ -272,10 +272,11 @@ def _save_log(cluster: Cluster, ranks: Sequence[int], path: str) -> str:
             f"--save writes the log of one rank: name one, as in `%sky logs {rank} --save {path}`."
         )
     dropped = 0
+    # First: what an earlier call has saved is there as long as a node does not answer.
+    part = cluster.log(rank, offset=0)
+    whole = part.size
     try:
         with Path(path).expanduser().open("wb") as file:
-            part = cluster.log(rank, offset=0)
-            whole = part.size
             while part.data:
                 dropped += part.dropped
                 file.write(part.note + part.data)

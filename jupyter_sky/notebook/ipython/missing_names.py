@@ -33,7 +33,7 @@ class MissingNames:
         self._shell.events.unregister("post_run_cell", self._on_post_run_cell)
 
     def _on_post_run_cell(self, result: Any) -> None:
-        error = result.error_in_exec
+        error = result and result.error_in_exec  # there is none where Stop came beside the cell
         cluster = self._session.connected()
         if cluster is None or not isinstance(error, NameError) or isinstance(error, RemoteError):
             return

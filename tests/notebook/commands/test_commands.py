@@ -22,7 +22,7 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry, row_updates
 from jupyter_sky.cluster.rank_log import LogPart
 from jupyter_sky.cluster.runs.task import Task
-from jupyter_sky.errors import UsageError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.commands.dispatch import HANDLERS
 from jupyter_sky.notebook.options.commands import COMMANDS
 from jupyter_sky.providers.local import Local
@@ -259,6 +259,10 @@ def test_a_log_that_grows_faster_than_it_is_read_has_an_end(two: Notebook, tmp_p
         assert two.run("%sky logs 0") == "more\nmore\n"
         file = tmp_path / "log"
         assert f"to {file}: 10 bytes" in two.run(f"%sky logs 0 --save {file}")
+        assert file.read_text() == "more\nmore\n"
+    lost = mock.patch.object(Cluster, "log", side_effect=SkyError("node 1 does not answer."))
+    with lost, pytest.raises(SkyError, match="node 1 does not answer"):
+        two.run(f"%sky logs 1 --save {file}")
     assert file.read_text() == "more\nmore\n"
 
 
