@@ -6,17 +6,17 @@ import builtins
 import dis
 import re
 import sys
-import warnings
 import types
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from textwrap import dedent, indent
 from typing import Any
 
 import pytest
-from IPython.core.inputtransformer2 import TransformerManager
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from IPython.core.inputtransformer2 import TransformerManager
 
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 
