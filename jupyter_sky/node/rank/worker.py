@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -46,7 +47,7 @@ from jupyter_sky.node.volumes import opening
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport import present_run
 from jupyter_sky.transport.blobs.packed import Packed
-from jupyter_sky.transport.frames import BlockingFrames
+from jupyter_sky.transport.frames import BlockingFrames, ProtocolError
 from jupyter_sky.transport.protocol.error_report import is_of_collective
 from jupyter_sky.transport.protocol.events import Display, Event, Outcome, RankDone
 from jupyter_sky.transport.protocol.messages import NameGroup
@@ -342,7 +343,15 @@ class RankWorker:
             return
         self._displays += 1
         event = Display(self.rank, self._run, kind, **fields, call=streams.current_call())
-        self._send({**event.message(), "number": self._displays})
+        try:
+            self._send({**event.message(), "number": self._displays})
+        except ProtocolError as trouble:  # the cell may have worked for hours, and goes on
+            text = (
+                f"What rank {self.rank} displays here cannot be sent ({trouble}): "
+                "write it to a file there, and fetch that with `%sky get`."
+            )
+            event = replace(event, data={"text/plain": text}, metadata={})
+            self._send({**event.message(), "number": self._displays})
         # The agent reads what was printed before it answers; only then may more be printed.
         if threading.current_thread() is threading.main_thread():
             self._inbox.wait_displayed(self._displays)

@@ -181,13 +181,20 @@ def test_errors_that_are_hard_to_describe(cells, raising: str, kind: type[Except
     assert cells.ask("rank") == [0, 1, 2, 3]
 
 
-def test_what_is_too_large_to_display_is_an_error_of_the_cell(cells) -> None:
-    with pytest.raises(sky.RemoteError) as caught:
-        cells.run(
-            "from IPython.display import HTML, display\ndisplay(HTML('x' * 70_000_000))", ranks=[1]
-        )
-    assert not isinstance(caught.value, RankLost)
-    assert cells.ask("rank") == [0, 1, 2, 3]
+def test_of_what_is_too_large_to_display_it_is_said(cells) -> None:
+    cells.run(
+        "from IPython.display import HTML, display\n"
+        "display(HTML('x' * 70_000_000))\ndisplay('small')\nis_over = True",
+        ranks=[1],
+        show=[1],
+    )
+    large, small = (event.data["text/plain"] for event in cells.events)
+    assert large == (
+        "What rank 1 displays here cannot be sent (a message of 70 MB is too large): "
+        "write it to a file there, and fetch that with `%sky get`."
+    )
+    assert small == "'small'"
+    assert cells.ask("is_over", ranks=[1]) == [True]
 
 
 def test_times_in_logs_are_of_the_notebook_s_clock(cells, monkeypatch) -> None:
