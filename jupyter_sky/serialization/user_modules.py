@@ -31,6 +31,9 @@ from jupyter_sky.serialization.process.setting import ProcessSetting
 LARGE = 1_000_000
 """Bytes above which a file in a package is data, or a checkpoint, and is not sent."""
 
+DATA = 20_000_000
+"""Bytes of a package's other files than source that are sent, the smallest first: more are data."""
+
 PROGRAMS = ("__main__", "__mp_main__")
 """Modules whose names are those of a program, in this process and in those that it spawns."""
 
@@ -235,22 +238,31 @@ def _walk(
 
 
 def _read_all(location: Path) -> dict[Path, _File]:
-    return {path: _read(path) for path in _files(location)}
+    """Return what is sent of a module, as far as it can be read."""
+    found, room = {}, DATA
+    for size, path in sorted(_files(location)):
+        room -= size
+        if room < 0:
+            break
+        with contextlib.suppress(OSError):
+            found[path] = _read(path)
+    return found
 
 
 def _read_sources(location: Path) -> dict[Path, _File]:
     """Return the files of Python that can be read: data of packages may be any number of bytes."""
     found = {}
-    for path in _files(location):
+    for _, path in _files(location):
         if path.suffix == ".py":
             with contextlib.suppress(OSError):
                 found[path] = _read(path)
     return found
 
 
-def _files(location: Path) -> Iterator[Path]:
+def _files(location: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the files of a module, each with the bytes of data that it has: none in source."""
     if _is_file(location):
-        yield location
+        yield 0, location
         return
     for folder, folders, names in os.walk(location):
         # Skip hidden folders and virtual environments.
@@ -265,8 +277,12 @@ def _files(location: Path) -> Iterator[Path]:
             path = Path(folder) / name
             if name.startswith(".") or not _is_file(path):
                 continue
-            if name.endswith(".py") or path.stat().st_size <= LARGE:
-                yield path
+            if name.endswith(".py"):
+                yield 0, path
+                continue
+            with contextlib.suppress(OSError):  # a program has just removed it
+                if (size := path.stat().st_size) <= LARGE:
+                    yield size, path
 
 
 def _is_file(path: Path) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_sky.serialization import user_modules
 from jupyter_sky.serialization.user_modules import (
     LARGE,
     ImportPaths,
@@ -114,6 +115,35 @@ def test_data_and_checkpoints_stay_where_they_are(folder: Path, write: Write) ->
     put(folder / "package/data/set.bin", bytes(LARGE + 1))
     put(folder / "package/table.csv", bytes(LARGE))
     assert packed("package") == {"package": {"package/__init__.py", "package/table.csv"}}
+
+
+def test_a_package_with_a_data_set_in_it_is_sent_without(
+    folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(package__init="")
+    put(folder / "package/config.json", b"{}")
+    for number in range(4):
+        put(folder / f"package/train/{number}.jpg", bytes(LARGE))
+    monkeypatch.setattr(user_modules, "DATA", 2 * LARGE)
+    config = {"package/__init__.py", "package/config.json"}
+    assert packed("package") == {"package": {*config, "package/train/0.jpg"}}
+
+
+def test_a_file_that_cannot_be_read_stays_where_it_is(
+    folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program's, or one that is removed meanwhile."""
+    write(package__init="")
+    put(folder / "package/out.json", b"{}")
+    read = Path.read_bytes
+
+    def refused(path: Path) -> bytes:
+        if path.name == "out.json":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    assert packed("package") == {"package": {"package/__init__.py"}}
 
 
 def test_what_they_import_comes_along(folder: Path, write: Write) -> None:
