@@ -21,6 +21,7 @@ from jsonschema import ValidationError
 
 from jupyter_sky.cluster.inventory import kernel_files, registry
 from jupyter_sky.cluster.inventory.kernel_files import Unreadable
+from jupyter_sky.errors import SkyError
 
 EVENT = "urn:jupyter-sky:states"
 """The id of the event; ``labextension/src/lab/clusters.ts`` waits for it."""
@@ -98,7 +99,8 @@ class StateEvents:
     def _look(self) -> dict[str, tuple[int, ...]]:
         """Return the stamp of each file."""
         stamps = {}
-        with contextlib.suppress(OSError):  # there is no cluster yet
+        # There is no cluster yet, or the list of clusters says what is wrong with the folder.
+        with contextlib.suppress(OSError, SkyError):
             stamps[_REGISTRY] = kernel_files.stamp(registry.file().stat())
         with contextlib.suppress(OSError), os.scandir(self._folder) as files:
             for file in files:

@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
-from jupyter_sky.server.state_events import EVENT
+from jupyter_sky.cluster.inventory import kernel_files
+from jupyter_sky.server.state_events import EVENT, StateEvents
 from tests.notebook.panel import samples
 from tests.server.jupyter import Kernel, Server
 from tests.waiting import PATIENCE
@@ -100,3 +102,34 @@ def test_a_page_hears_of_a_change_on_a_disk_that_writes_whole_seconds(
     assert note() == "before"
     asyncio.run(change())
     assert note() == "behind"
+
+
+def test_a_registry_that_is_refused_keeps_no_page_from_news_of_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o755)
+    (home / "of others").touch()
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(home))
+    runtime = tmp_path / "runtime"
+    folder = kernel_files.folder(runtime)
+    folder.mkdir(parents=True)
+
+    async def told() -> None:
+        heard = asyncio.Event()
+
+        class Logger:
+            def register_event_schema(self, schema: object) -> None:
+                pass
+
+            def emit(self, **what: object) -> None:
+                heard.set()
+
+        events = StateEvents(runtime, Logger())
+        events.keep_watching()
+        async with asyncio.timeout(PATIENCE):
+            while not heard.is_set():  # the first may be there before it looks for the first time
+                (folder / f"{len(list(folder.iterdir()))}.json").write_text("{}")
+                await asyncio.sleep(0.05)
+
+    asyncio.run(told())
