@@ -126,11 +126,10 @@ class _Embedder(ast.NodeTransformer):
             case ast.Call(
                 func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=method),
                 args=arguments,
-            ) if method in _TRANSFORMED and all(
-                isinstance(each, ast.Constant) for each in arguments
-            ):
+            ) if method in _TRANSFORMED:
                 texts = [str(each.value) for each in arguments if isinstance(each, ast.Constant)]
-                return Embedded(list(_python_in(method, texts, node.lineno)))
+                if len(texts) == len(arguments):
+                    return Embedded(list(_python_in(method, texts, node.lineno)))
         return self.generic_visit(node)
 
 
@@ -149,9 +148,8 @@ def _python_in(method: str, texts: list[str], line_number: int) -> Iterator[ast.
             yield from _run(magic, parse(above + _without_options(magic, line)))
             yield from _run(magic, parse(above + "\n" + body))
         case "run_cell_magic", ["sky", line, _]:
-            yield from _expanded(
-                line
-            )  # what comes back for `--out` is no assignment of the notebook
+            # What comes back for `--out` is no assignment of the notebook's.
+            yield from _expanded(line)
         case "run_cell_magic", [_, line, _]:
             yield from _expanded(line)
             yield from _outputs(" ".join(re.findall(r"--(?:out|err)[\s=]+(\w+)", line)))

@@ -109,13 +109,12 @@ class AssignmentTracker:
     @without_interrupts
     def _on_post_run_cell(self, result: Any) -> None:
         running = self._cells.running
-        # The cell that loaded the extension began before this was registered.
         is_success = result is not None and result.success
+        # The cell that loaded the extension began before this was registered.
         if running:
             self._end(running.pop(), is_success)
-        if (
-            running and (outer := running[-1]) and not is_success
-        ):  # `%%capture` goes on all the same
+        # `%%capture` ends well all the same.
+        if running and (outer := running[-1]) and not is_success:
             running[-1] = replace(outer, surely=frozenset(), changed=frozenset())
         if not running:  # a cell may run others
             for cluster in self._session.connected_clusters():
