@@ -221,6 +221,7 @@ class ClusterFactory:
             hosts=self._settings.expand_groups(options.hosts),
             python=self._settings.python,
             interface=self._settings.interface,
+            grace=max(SSH.grace, options.idle_timeout or 0.0),
         )
 
     def aws(self, options: CellOptions | None = None) -> AWS:

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 from traitlets.config import Config
 
+import jupyter_sky as sky
 from jupyter_sky.cluster.errors import RankLost, TimedOut
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.cluster_factory import ClusterFactory
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
@@ -316,6 +318,15 @@ def test_the_grace_reaches_the_nodes(notebook: Notebook) -> None:
     notebook.run("%sky up --nodes 1")
     folder = Path(registry.rows()[0].machines[0]["folder"])
     assert json.loads((folder / "spec.json").read_text())["grace"] == 120.0
+
+
+@pytest.mark.parametrize(("asked", "grace"), [(None, 3600.0), (1800.0, 3600.0), (43200.0, 43200.0)])
+def test_hosts_stay_without_a_notebook_for_as_long_as_a_cell_says(
+    asked: float | None, grace: float
+) -> None:
+    provider = ClusterFactory(Sky()).provider(CellOptions(hosts=("gpu1",), idle_timeout=asked))
+    assert isinstance(provider, sky.SSH)
+    assert provider.grace == grace
 
 
 def test_unloading_takes_it_away(notebook: Notebook) -> None:

@@ -109,7 +109,7 @@ def sentence(hosts: Sequence[str], unattended: float) -> str:
     it = "they answer" if len(hosts) > 1 else "it answers"
     return (
         f"{', '.join(hosts)} could not be reached: what is left there is ended when {it} again, by "
-        f"any notebook that uses a cluster or by `%sky gc`, and by itself after "
+        f"any notebook that uses a cluster or by `%sky gc`, and by itself within "
         f"{format_duration(unattended)} without a notebook"
     )
 
