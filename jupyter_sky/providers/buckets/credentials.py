@@ -116,9 +116,9 @@ def _policy(volume: Volume, partition: str) -> dict[str, Any]:
     """Return a policy that allows what a volume needs, in its folder of the bucket."""
     bucket, _, folder = volume.url.removeprefix("s3://").partition("/")
     files = f"{bucket}/{folder}/*" if folder else f"{bucket}/*"
-    of_bucket, of_files = ["ListBucket", "GetBucketLocation"], ["GetObject"]
+    listing, of_files = ["ListBucket"], ["GetObject"]
     if not volume.read_only:
-        of_bucket += ["ListBucketMultipartUploads"]
+        listing += ["ListBucketMultipartUploads"]
         of_files += ["PutObject", "DeleteObject", "AbortMultipartUpload"]
     statements: list[dict[str, Any]] = [
         {
@@ -126,8 +126,14 @@ def _policy(volume: Volume, partition: str) -> dict[str, Any]:
             "Action": [f"s3:{action}" for action in actions],
             "Resource": f"arn:{partition}:s3:::{resource}",
         }
-        for actions, resource in ((of_bucket, bucket), (of_files, files))
+        for actions, resource in (
+            (listing, bucket),
+            (["GetBucketLocation"], bucket),
+            (of_files, files),
+        )
     ]
+    if folder:  # names in other folders may say as much as files
+        statements[0]["Condition"] = {"StringLike": {"s3:prefix": f"{folder}/*"}}
     encrypted = {
         "Effect": "Allow",
         "Action": ["kms:Decrypt", "kms:GenerateDataKey"],

@@ -61,17 +61,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(
-    ("volume", "read", "written"),
+    ("volume", "read", "listed", "written"),
     [
-        (VOLUME, "arn:aws:s3:::photos/2024/*", True),
-        (sky.Volume("s3://photos", "/data", read_only=True), "arn:aws:s3:::photos/*", False),
+        (VOLUME, "arn:aws:s3:::photos/2024/*", {"StringLike": {"s3:prefix": "2024/*"}}, True),
+        (sky.Volume("s3://photos", "/data", read_only=True), "arn:aws:s3:::photos/*", None, False),
     ],
 )
 def test_the_token_opens_the_folder_of_the_volume_alone(
-    bucket: Buckets, asked, volume: sky.Volume, read: str, written: bool
+    bucket: Buckets, asked, volume: sky.Volume, read: str, listed: object, written: bool
 ) -> None:
     assert order_of(volume, sky.SSH("gpu1"))["token"]
     [policy] = [json.loads(given["Policy"]) for action, given in asked if "Policy" in given]
+    [listing] = [each for each in policy["Statement"] if "s3:ListBucket" in each["Action"]]
+    assert (listing["Resource"], listing.get("Condition")) == ("arn:aws:s3:::photos", listed)
     allowed = {each["Resource"]: set(each["Action"]) for each in policy["Statement"]}
     assert allowed.keys() == {"arn:aws:s3:::photos", read, "*"}
     assert allowed["*"] == {"kms:Decrypt", "kms:GenerateDataKey"}
