@@ -42,7 +42,7 @@ async def describe(spec: Any, report: KernelFile | None) -> Environment:
     if version is None:
         note = (
             f"The environment of this notebook ({python}) has no jupyter_sky: "
-            f"type `%pip install jupyter-sky=={__version__}` in a cell."
+            f"install the server's version, {__version__}, with `%pip install` in a cell."
         )
         return _answer(False, None, note)
     note = "Type `%load_ext jupyter_sky` in this notebook to use clusters."

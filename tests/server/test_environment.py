@@ -60,7 +60,7 @@ def test_an_environment_that_lacks_it(server: Server, tmp_path: Any) -> None:
     assert (found["loaded"], found["jupyter_sky"]) == (False, None)
     assert found["note"] == (
         f"The environment of this notebook ({python}) has no jupyter_sky: "
-        f"type `%pip install jupyter-sky=={__version__}` in a cell."
+        f"install the server's version, {__version__}, with `%pip install` in a cell."
     )
 
 

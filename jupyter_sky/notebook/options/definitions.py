@@ -76,7 +76,7 @@ CLUSTER_OPTIONS = tuple(
             "",
             None,
             "",
-            "such instances where there are any, and others where not",
+            "spot instances if there are any, on-demand ones otherwise",
         ),
         (("--ssm",), "", None, "", "reach instances by AWS Systems Manager, with no open port"),
         (
@@ -217,7 +217,7 @@ RUN_OPTIONS = tuple(
             "N",
             types.WHOLE,
             "3",
-            "run the cell again, so often at most, where a rank or a node was lost",
+            "run the cell again if a rank or a node is lost, N times at most",
         ),
         (("--timeout",), "TIME", types.TIME, "10m", "stop the run after this long"),
         (
