@@ -195,15 +195,19 @@ class Tree:
                 del self.entries[entry.name]
 
     def is_as_was(self, entry: FileEntry) -> bool:
-        """Return whether no rank has changed a file since it was fetched or shown."""
-        try:
-            found = os.lstat(self.path / entry.name)
-        except FileNotFoundError:
+        """Return whether no rank has changed a file since it was fetched or shown, or may soon."""
+        if (fd := entry.fd) is not None and (entry.fetching or self._leases.is_asked_for(fd)):
             return False
-        if entry.fd is not None:
-            is_same = found.st_ino == os.fstat(entry.fd).st_ino
-            return is_same and not entry.fetching and not self._leases.is_asked_for(entry.fd)
-        return mark_of(found) == entry.mark
+        return self.is_unchanged(entry)
+
+    def is_unchanged(self, entry: FileEntry) -> bool:
+        """Return the same of a file that a program may wait for: that alone changes nothing."""
+        with self.lock, contextlib.suppress(FileNotFoundError):
+            found = os.lstat(self.path / entry.name)
+            if entry.fd is not None:
+                return found.st_ino == os.fstat(entry.fd).st_ino
+            return mark_of(found) == entry.mark
+        return False
 
     # Content
 
@@ -265,11 +269,8 @@ class Tree:
                     os.utime(path, ns=(found.st_mtime_ns - 10**9, found.st_mtime_ns))
 
     def _drop(self, entry: FileEntry) -> None:
-        if entry.mark is None or not self.is_as_was(entry):
-            return
-        size = entry.mark[1]
-        if self.take_content(entry):
-            self.here -= size
+        if (mark := entry.mark) and self.is_as_was(entry) and self.take_content(entry):
+            self.here -= mark[1]
 
     def take_content(self, entry: FileEntry) -> bool:
         """Make an unchanged file one without content, unless somebody has it open.
@@ -325,9 +326,7 @@ class Tree:
                         self.entries[name] = self.entries.pop(moved.name)
                         moved.name = name
                     found.append(name)
-                elif entry.name != entry.source or (
-                    entry.fetching is None and not self.is_as_was(entry)
-                ):
+                elif entry.name != entry.source or not self.is_unchanged(entry):
                     found.append(name)
         return found
 

@@ -239,6 +239,9 @@ def _write(tree: Tree, fetcher: Fetcher, attempts: int, name: str) -> tuple[int,
     if entry and is_mixed(tree, entry):
         return 0, f"it was opened while what the bucket has could not be fetched: {_RENAME}"
     is_moved = entry is not None and entry.source != name
+    with tree.lock:
+        if entry and not is_moved and entry.fd is not None and tree.is_unchanged(entry):
+            return 0, ""  # written beside this, and has made room: what is here are zeros
     # It may have been moved before anybody read it.
     if entry and is_moved and (trouble := fetcher.fetch(tree, entry)):
         return 0, trouble

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import threading
 import time
@@ -13,9 +14,12 @@ from queue import Queue
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from jupyter_sky.node.volumes import keeper as keeper_module
 from jupyter_sky.node.volumes.fetching import Fetcher
 from jupyter_sky.node.volumes.tree import Tree
+from jupyter_sky.node.volumes.writing import write_back
 from jupyter_sky.transport.volumes.asking import ABSENT
 from jupyter_sky.transport.volumes.requests import VolumeOrder
 from tests.lab.buckets import Buckets
@@ -99,6 +103,39 @@ def test_a_program_that_waits_no_longer_leaves_the_fetch_of_others(
         held.clear()
         assert fetched.result() == {"trouble": ""}
         assert (keeper.data / "large").read_bytes() == LARGE
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_files_whose_readers_were_killed_before_their_turn_are_not_written_back(
+    read_only: bool, bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    names = [f"d/{number:02}" for number in range(20)]  # more than are fetched at a time
+    bucket.put(dict.fromkeys(names, b"x" * 10_000))
+    held, data = threading.Event(), tmp_path / "data"
+    with (
+        holding(bucket.address, held) as address,
+        keeping(data, bucket, workplace) as keeper,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert keeper.mount("s3://photos/d", address, read_only=read_only) == ""
+        held.set()
+        readers = [_cat(data / name.removeprefix("d/")) for name in names]
+        waits = f"BREAKING +READ +{keeper.process.pid} "
+        until(lambda: len(re.findall(waits, Path("/proc/locks").read_text())) == len(names))
+        until(lambda: sum(map(bucket.reads, names)) == 16)
+        for reader in readers:
+            reader.kill()
+            reader.communicate()
+        said = threads.submit(keeper.ask, "write_back")
+        try:
+            [written] = said.result(timeout=20)["volumes"]
+            assert keeper.state()["unwritten"] == []
+        finally:
+            held.clear()
+        assert (written["files"], written["left"], written["trouble"]) == (0, [], "")
+        until(lambda: keeper.state()["fetched"] == len(names))
+        assert {(data / name.removeprefix("d/")).read_bytes() for name in names} == {b"x" * 10_000}
+    assert {bucket.get(name) for name in names} == {b"x" * 10_000}
 
 
 def test_what_a_program_writes_where_nothing_could_be_fetched_stays(
@@ -189,6 +226,30 @@ def test_what_is_written_while_room_is_made_stays(tmp_path: Path) -> None:
     tree.drop(0)
     assert (data / "a").read_bytes() == b"FIRST"
     assert tree.changed() == ["a"]
+
+
+def test_what_has_made_room_before_its_turn_is_not_written_as_zeros(tmp_path: Path) -> None:
+    shared, data = tmp_path / "shared", tmp_path / "data"
+    shared.mkdir()
+    leases = SimpleNamespace(
+        take=lambda fd: None, release=lambda fd: None, is_asked_for=lambda fd: False
+    )
+    tree = Tree(cast(VolumeOrder, order_of(f"file://{shared}", data, "")), cast(Any, leases), "")
+    tree.make()
+    (data / "a").write_bytes(b"result")
+    fetcher = Fetcher()
+
+    class Late(ThreadPoolExecutor):
+        def map(self, *what: Any, **options: Any) -> Any:
+            with ThreadPoolExecutor() as workers:  # beside it, as by `sky.save`
+                assert write_back(tree, fetcher, workers, False, ["a"])["files"] == 1
+            tree.drop(0)
+            assert (data / "a").read_bytes() == bytes(6)
+            return super().map(*what, **options)
+
+    with Late() as workers:
+        assert write_back(tree, fetcher, workers, False)["left"] == []
+    assert (shared / "a").read_bytes() == b"result"
 
 
 def test_volumes_that_are_full_at_the_same_time_make_room(tmp_path: Path) -> None:
