@@ -202,7 +202,7 @@ class Tree:
 
     def is_unchanged(self, entry: FileEntry) -> bool:
         """Return the same of a file that a program may wait for: that alone changes nothing."""
-        with self.lock, contextlib.suppress(FileNotFoundError):
+        with self.lock, contextlib.suppress(OSError):
             found = os.lstat(self.path / entry.name)
             if entry.fd is not None:
                 return found.st_ino == os.fstat(entry.fd).st_ino
@@ -386,10 +386,11 @@ class Tree:
         if folder is None:
             return []
         changed = self.changed() if not self.order["read_only"] else []
-        # What was moved before anybody read it is in the bucket.
-        left = [name for name in changed if not (e := self.entries.get(name)) or e.fd is None]
-        kept = {self.path / name for name in left}
         with self.lock:
+            # What was moved before anybody read it is in the bucket; what has replaced it is not.
+            unread = {each.name for each in self.by_fd.values() if self.is_unchanged(each)}
+            left = [name for name in changed if name not in unread]
+            kept = {self.path / name for name in left}
             for name in list(self.entries):
                 if self.path / name not in kept:
                     with contextlib.suppress(OSError):

@@ -212,7 +212,7 @@ def test_credentials_are_renewed_while_what_was_written_is_uploaded(
 def test_a_keeper_without_an_agent_ends_though_its_bucket_stands_still(
     bucket: Buckets, tmp_path: Path, workplace: Path
 ) -> None:
-    bucket.put({"d/a": b"first"})
+    bucket.put({"d/a": b"first", "d/replaced": b"former"})
     held = threading.Event()
     with (
         holding(bucket.address, held) as address,
@@ -220,9 +220,12 @@ def test_a_keeper_without_an_agent_ends_though_its_bucket_stands_still(
     ):
         assert keeper.mount("s3://photos/d", address) == ""
         (keeper.data / "result").write_bytes(b"result")
+        (tmp_path / "new").write_bytes(b"newer")
+        (tmp_path / "new").replace(keeper.data / "replaced")  # which nobody has read
         held.set()
         keeper.end()
-        assert [each.name for each in keeper.data.iterdir()] == ["result"]
+        left = {each.name: each.read_bytes() for each in keeper.data.iterdir()}
+        assert left == {"replaced": b"newer", "result": b"result"}
 
 
 def test_what_was_written_is_removed_from_the_bucket_also_after_it_is_listed_again(
