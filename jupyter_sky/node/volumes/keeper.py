@@ -318,6 +318,8 @@ def serve(path: str) -> None:
 
     class Server(socketserver.ThreadingUnixStreamServer):
         daemon_threads = True
+        # All ranks of a node may ask at once; beyond so many, connections of asyncio fail.
+        request_queue_size = 1024
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             if not isinstance(sys.exception(), ConnectionError):

@@ -184,8 +184,8 @@ class Volumes:
             if self._process is None:
                 self._process = await self._start()
         answer = await self._ask({"op": "mount", "volumes": request["volumes"]})
-        if answer and not answer["trouble"]:
-            await self._tell_ranks()
+        if answer and not answer["trouble"] and not await self._tell_ranks():
+            answer = None
         return answer or {"trouble": "the process that keeps the volumes has ended", "notes": []}
 
     async def _on_write_back(self, request: Mapping[str, Any]) -> Message:
@@ -198,13 +198,15 @@ class Volumes:
     async def _on_state(self, request: Mapping[str, Any]) -> Message:
         return await self._ask({"op": "state"}) or {"volumes": []}
 
-    async def _tell_ranks(self) -> None:
-        """List the volumes for ranks, which check at the start of each run."""
-        state = await self._ask({"op": "state"}) or {"volumes": []}
+    async def _tell_ranks(self) -> bool:
+        """List the volumes for ranks, which check when a run starts; return whether that worked."""
+        if (state := await self._ask({"op": "state"})) is None:
+            return False
         keys = ("url", "path", "read_only")
         volumes = [{key: each[key] for key in keys} for each in state["volumes"]]
         self._told = [{**each, "socket": self._socket} for each in volumes]
         replace_text(self._list, json.dumps(self._told))
+        return True
 
     async def _start(self) -> asyncio.subprocess.Process:
         Path(self._socket).unlink(missing_ok=True)

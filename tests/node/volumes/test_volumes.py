@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Awaitable
@@ -14,8 +16,11 @@ from typing import cast
 import pytest
 
 from jupyter_sky.node.volumes import volumes as volumes_module
+from jupyter_sky.node.volumes.opening import LIST
 from jupyter_sky.node.volumes.volumes import Volumes
 from jupyter_sky.transport.frames import Message
+from tests.lab.buckets import Buckets
+from tests.node.volumes.conftest import Keeper
 from tests.waiting import PATIENCE
 
 CUT = """\
@@ -51,6 +56,51 @@ def test_a_keeper_whose_answer_is_cut_is_taken_to_have_ended(
         return str(answer["trouble"])
 
     assert asyncio.run(use()) == "the process that keeps the volumes has ended"
+
+
+def test_a_keeper_that_stands_still_for_a_moment_answers_all_who_ask_meanwhile(
+    keeper: Keeper, bucket: Buckets, tmp_path: Path
+) -> None:
+    assert keeper.mount("s3://photos/d") == ""
+
+    async def use() -> list[Message]:
+        volumes = Volumes(tmp_path, "", tmp_path)
+        volumes._socket = keeper.socket
+        volumes._process = cast(asyncio.subprocess.Process, object())
+        keeper.process.send_signal(signal.SIGSTOP)
+        try:
+            asked = [volumes.handlers["volumes"]({}) for _ in range(100)]
+            answers = [asyncio.ensure_future(cast(Awaitable[Message], each)) for each in asked]
+            await asyncio.wait(answers, timeout=0.5)
+        finally:
+            keeper.process.send_signal(signal.SIGCONT)
+        return await asyncio.gather(*answers)
+
+    said = asyncio.run(use())
+    paths = [[each["path"] for each in answer["volumes"]] for answer in said]
+    assert paths == [[str(keeper.data)]] * 100
+
+
+def test_the_list_for_ranks_stays_where_the_keeper_does_not_say_what_it_has(
+    tmp_path: Path, workplace: Path
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if json.loads(await reader.readline())["op"] == "mount":
+            writer.write(b'{"trouble": "", "notes": []}\n')
+        writer.close()
+
+    async def use() -> str:
+        place = str(workplace / "mute.sock")
+        async with await asyncio.start_unix_server(answer, f"{place}.v"):
+            volumes = Volumes(tmp_path, place, tmp_path)
+            volumes._process = cast(asyncio.subprocess.Process, object())
+            mounting = volumes.handlers["mount"]({"volumes": []})
+            return str((await cast(Awaitable[Message], mounting))["trouble"])
+
+    workplace.mkdir(exist_ok=True)
+    (tmp_path / LIST).write_text('[{"path": "/data"}]')
+    assert asyncio.run(use()) == "the process that keeps the volumes has ended"
+    assert (tmp_path / LIST).read_text() == '[{"path": "/data"}]'
 
 
 def test_a_node_ends_though_its_keeper_cannot_be_killed(
