@@ -65,6 +65,7 @@ def ask(place: str, request: dict[str, Any]) -> dict[str, Any]:
         If that process is gone.
     """
     with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(None)  # whatever limit the user has set for sockets: a fetch takes its time
         sock.connect(place)
         sock.sendall(json.dumps(request).encode() + b"\n")
         with sock.makefile("rb") as lines:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import Queue
@@ -18,6 +21,7 @@ import pytest
 
 from jupyter_sky.node.volumes import keeper as keeper_module
 from jupyter_sky.node.volumes.fetching import Fetcher
+from jupyter_sky.node.volumes.opening import LIST
 from jupyter_sky.node.volumes.tree import Tree
 from jupyter_sky.node.volumes.writing import write_back
 from jupyter_sky.transport.volumes.asking import ABSENT
@@ -25,6 +29,15 @@ from jupyter_sky.transport.volumes.requests import VolumeOrder
 from tests.lab.buckets import Buckets
 from tests.node.volumes.conftest import Keeper, holding, keeping, order_of
 from tests.waiting import PATIENCE, until
+
+_LIMITED = """
+import socket
+from pathlib import Path
+from jupyter_sky.node.volumes.opening import watch
+socket.setdefaulttimeout(0.2)
+watch(Path({folder!r}))
+print(open({file!r}).read(), end="")
+"""
 
 LARGE = bytes(range(256)) * 80_000  # more than is fetched at a time
 
@@ -83,6 +96,25 @@ def test_a_program_does_not_wait_for_what_is_fetched_ahead(
         assert not ahead.done()
         held.clear()
         assert ahead.result() == {"trouble": ""}
+
+
+def test_a_program_waits_though_it_limits_what_its_sockets_take(
+    keeper: Keeper, bucket: Buckets, tmp_path: Path
+) -> None:
+    bucket.put({"d/a": b"first"})
+    held, keys = threading.Event(), ("url", "path", "read_only")
+    with holding(bucket.address, held) as address:
+        assert keeper.mount("s3://photos/d", address) == ""
+        volume = {key: keeper.state()[key] for key in keys} | {"socket": keeper.socket}
+        (tmp_path / LIST).write_text(json.dumps([volume]))
+        held.set()
+        program = _LIMITED.format(folder=str(tmp_path), file=str(keeper.data / "a"))
+        reader = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+        until(lambda: bucket.reads("d/a"))
+        with suppress(subprocess.TimeoutExpired):  # longer than its sockets take
+            reader.wait(1)
+        held.clear()
+        assert reader.communicate()[0] == b"first"
 
 
 def test_a_program_that_waits_no_longer_leaves_the_fetch_of_others(
