@@ -234,6 +234,8 @@ class Keeper:
                 tree.show(tree.bucket.list(), known)
         except (BucketError, VolumeError) as error:
             return str(error)
+        except OSError as error:
+            return f"{tree.path}: {error.strerror}"
         return "" if tree.is_lazy else self._fetch_all(tree)
 
     def end(self) -> WriteBackAnswer:
