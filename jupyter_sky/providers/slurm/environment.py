@@ -17,6 +17,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.local.variables import image_variables
+from jupyter_sky.providers.scaling import RunningCluster
 from jupyter_sky.providers.slurm.login import LoginNode
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.serialization.user_modules import ImportPaths
@@ -61,12 +62,14 @@ class NodeEnvironment:
 
 
 async def environment(
-    at: LoginNode, spec: ClusterSpec, python: str | None, is_bare: bool, progress: Progress
+    at: LoginNode, cluster: RunningCluster, python: str | None, is_bare: bool, progress: Progress
 ) -> NodeEnvironment:
     """Return the notebook's own environment, or make one on a login node over SSH.
 
     Parameters
     ----------
+    cluster
+        The cluster of the nodes.
     python
         The interpreter to use instead.
     is_bare
@@ -78,9 +81,9 @@ async def environment(
         If it cannot be made.
     """
     if is_bare:
-        spec = bare(spec)
+        cluster = bare(cluster)
     if not at.host:
-        return await asyncio.to_thread(_own, spec, python, is_bare)
+        return await asyncio.to_thread(_own, cluster.spec, python, is_bare)
     from jupyter_sky.providers.ssh.connection.connection import pool
     from jupyter_sky.providers.ssh.machine import in_thread, submit
     from jupyter_sky.providers.ssh.relay import Relay
@@ -89,7 +92,7 @@ async def environment(
     connection = pool.named(at.host)
     steps = HostProgress([str(connection.target)], progress)
     relay = Relay(1)
-    preparing = submit(prepared, connection, spec, python, relay, steps)
+    preparing = submit(prepared, connection, cluster, python, relay, steps)
     try:
         return await asyncio.wrap_future(preparing)
     except asyncio.CancelledError:
@@ -103,10 +106,12 @@ async def environment(
         await in_thread(relay.close)
 
 
-def bare(spec: ClusterSpec) -> ClusterSpec:
-    """Return a specification for nodes whose ranks bring their own packages."""
+def bare(cluster: RunningCluster) -> RunningCluster:
+    """Return a cluster as it is for nodes whose ranks bring their own packages."""
+    spec = cluster.spec
     image = Image(like=None, env=spec.image.env, includes=spec.image.includes)
-    return replace(spec, image=replace(image, shell_vars=spec.image.shell_vars))
+    image = replace(image, shell_vars=spec.image.shell_vars)
+    return replace(cluster, spec=replace(spec, image=image))
 
 
 def _own(spec: ClusterSpec, python: str | None, is_bare: bool) -> NodeEnvironment:
@@ -131,7 +136,11 @@ def _import_path(paths: Iterable[str], has_own: bool) -> tuple[str, ...]:
 
 
 def prepared(
-    shell: HostShell, spec: ClusterSpec, python: str | None, relay: Relay, steps: HostProgress
+    shell: HostShell,
+    cluster: RunningCluster,
+    python: str | None,
+    relay: Relay,
+    steps: HostProgress,
 ) -> NodeEnvironment:
     """Prepare a shared home for nodes, and return their environment; this blocks.
 
@@ -139,6 +148,8 @@ def prepared(
     ----------
     shell
         Runs scripts on the computer of the home.
+    cluster
+        The cluster of the nodes.
     python
         The interpreter to use; ``None`` makes an environment.
     relay
@@ -151,18 +162,17 @@ def prepared(
     SkyError
         If that fails.
     """
-    from jupyter_sky.providers.ssh.setup.files import archive
+    from jupyter_sky.providers.ssh.setup.files import SentFiles
     from jupyter_sky.providers.ssh.setup.prepare import prepare_host
 
-    host = str(shell.target)
-    files = archive(spec.image.includes, spec.image.excludes)
+    host, spec = str(shell.target), cluster.spec
     # Slurm knows the size of nodes; CUDA is needed if they have GPUs.
     anywhere = replace(spec, cpus=None, memory=None, accelerator=None)
     made = prepare_host(
         shell,
         anywhere,
         python,
-        files,
+        SentFiles.for_cluster(cluster),
         relay,
         partial(steps.report, host),
         steps.announce,

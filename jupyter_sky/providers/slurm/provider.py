@@ -286,7 +286,7 @@ class Slurm:
             at=at,
             cluster=cluster,
             nodes=list(zip(nodes, shown, strict=True)),
-            environment=await environment(at, spec, self.python, request.has_python, progress),
+            environment=await environment(at, cluster, self.python, request.has_python, progress),
             grace=self.grace,
             request=request,
             size=size_options(spec, len(nodes), ",".join(filter(None, [gpus, request.gres]))),

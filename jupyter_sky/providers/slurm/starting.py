@@ -378,14 +378,14 @@ async def _are_shared(start: Start, job: str, folder: StartFolder) -> bool:
 
 
 async def _equip(job: str, start: Start, folder: StartFolder, progress: Progress) -> None:
-    spec, is_bare = start.cluster.spec, start.request.has_python
+    cluster = start.cluster
     left_out: tuple[str, ...] = ()
-    if is_bare:
-        spec = bare(spec)
+    if start.request.has_python:
+        cluster = bare(cluster)
     elif start.python is None and start.complete is not None:
-        image, left_out = await asyncio.to_thread(start.complete, spec.image)
-        spec = replace(spec, image=image)
+        image, left_out = await asyncio.to_thread(start.complete, cluster.spec.image)
+        cluster = replace(cluster, spec=replace(cluster.spec, image=image))
     progress(f"job {job} runs: its nodes have homes of their own, and are made ready")
     specs = json.loads(await folder.read(SPECS))["specs"]
-    nodes = WaitingNodes(job, folder, spec, start.python, start.request, specs)
+    nodes = WaitingNodes(job, folder, cluster, start.python, start.request, specs)
     await equip(nodes, [*(await folder.answers(_ANY)).nodes], left_out, progress)

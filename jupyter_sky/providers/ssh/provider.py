@@ -31,7 +31,7 @@ from jupyter_sky.providers.ssh.setup.agent import (
     remove_agent,
     start_agent,
 )
-from jupyter_sky.providers.ssh.setup.files import archive, check_files
+from jupyter_sky.providers.ssh.setup.files import SentFiles, check_files
 from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 from jupyter_sky.providers.ssh.setup.packages.recipe import recipe_for
 from jupyter_sky.providers.ssh.setup.placement import PlacedNode, place_nodes
@@ -167,7 +167,7 @@ class SSH:
         threads = HostThreads(targets, hosts_progress)
         folders: list[AgentFolders] = []
         try:
-            hosts = await self._prepare_hosts(threads, targets, cluster.spec, hosts_progress)
+            hosts = await self._prepare_hosts(threads, targets, cluster, hosts_progress)
             known = await in_thread(_address_in, cluster)
             placed = place_nodes(targets, [host.facts for host in hosts], cluster)
             folders += [
@@ -195,17 +195,17 @@ class SSH:
         self,
         threads: HostThreads,
         targets: Sequence[Target],
-        spec: ClusterSpec,
+        cluster: RunningCluster,
         progress: HostProgress,
     ) -> list[PreparedHost]:
-        files = await in_thread(archive, spec.image.includes, spec.image.excludes)
+        files = await in_thread(SentFiles.for_cluster, cluster)
         relay = Relay(len(targets))
 
         def prepare(number: int) -> PreparedHost:
             connection = pool.get(targets[number])
             report = partial(progress.report, str(targets[number]))
             return prepare_host(
-                connection, spec, self.python, files, relay, report, progress.announce
+                connection, cluster.spec, self.python, files, relay, report, progress.announce
             )
 
         try:

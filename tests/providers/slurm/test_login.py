@@ -19,6 +19,7 @@ from jupyter_sky.providers.slurm.login import login_node
 from jupyter_sky.providers.slurm.partitions import diagnose
 from jupyter_sky.providers.slurm.provider import Slurm
 from jupyter_sky.providers.slurm.queue import mark, queued_jobs, submit
+from jupyter_sky.providers.spec import Image
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.transport import event_loop
@@ -104,6 +105,21 @@ def test_a_laptop_has_a_cluster_behind_a_login_node(login: Host) -> None:
         cluster.down()
     until(lambda: not queue())
     until(lambda: not [*of_the_user().glob(f"{row.id}*")])
+
+
+def test_nodes_that_join_leave_files_as_ranks_have_saved_them(login: Host, tmp_path: Path) -> None:
+    (tmp_path / "saved").write_text("by the notebook")
+    image = Image(includes=[str(tmp_path / "saved")])
+    cluster = start("saves", provider=over(login), image=image)
+    try:
+        cells = Cells(cluster)
+        assert cells.ask("open('saved').read()") == ["by the notebook"]
+        cells.run("with open('saved', 'w') as file: file.write('by a rank')")
+        cluster.scale(2)
+        assert cells.ask("open('saved').read()") == ["by a rank"] * 2
+    finally:
+        cluster.down()
+    until(lambda: not queue())
 
 
 def test_a_cell_names_the_login_node(login: Host, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from jupyter_sky.providers.ssh.connection.targets import parse
 from jupyter_sky.providers.ssh.provider import SSH
 from tests.cluster.control.test_scaling import assert_is_whole, prepare
 from tests.lab import Lab
+from tests.notebook.kernels import LiveNotebook
 from tests.providers.ssh.conftest import impatient
 
 
@@ -86,3 +87,27 @@ def test_the_host_itself_comes_back_where_there_is_no_other(lab: Lab, start) -> 
     with contextlib.suppress(RankLost):
         cells.run("pass")
     assert_is_whole(cells, 2, keep=[0, None])
+
+
+def test_hosts_that_join_leave_files_as_ranks_have_saved_them(
+    lab: Lab, notebook: LiveNotebook, tmp_path: Path
+) -> None:
+    saved = tmp_path / "data" / "saved"
+    saved.parent.mkdir()
+    saved.write_text("by the notebook")
+    cell = "%%sky --cluster saves --hosts {} --plugin none --include data\n"
+    cell += "open('data/saved', 'w').write({!r})"
+    # Where another cluster of that name was, its files are replaced as at a start.
+    notebook.succeed(cell.format("lab3", "by another cluster"))
+    notebook.succeed("%sky down saves")
+    first, second = (host.home / "jupyter-sky" / "saves" for host in lab.hosts[:2])
+    second.parent.mkdir(exist_ok=True)
+    second.symlink_to(first)  # as in a home that they share
+    try:
+        notebook.succeed(cell.format("lab1", "by a rank"))
+        notebook.succeed("%sky scale 3 --hosts lab1,lab2,lab3")
+        notebook.succeed("%%sky --gather found\nfound = open('data/saved').read()")
+        assert notebook.value("found") == ["by a rank", "by a rank", "by the notebook"]
+    finally:
+        notebook.run("%sky down saves")
+        second.unlink()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.base import Progress
+from jupyter_sky.providers.scaling import RunningCluster
 from jupyter_sky.providers.slurm.environment import NodeEnvironment, prepared
 from jupyter_sky.providers.slurm.homes.step_shell import StepShell
 from jupyter_sky.providers.slurm.homes.waiting import TASK, go
@@ -19,7 +20,6 @@ from jupyter_sky.providers.slurm.jobs import addresses_of, number_of, own_hosts_
 from jupyter_sky.providers.slurm.on_node import ANSWER
 from jupyter_sky.providers.slurm.script import JobRequest, agent_command, agent_lines
 from jupyter_sky.providers.slurm.start_folder import StartFolder
-from jupyter_sky.providers.spec import ClusterSpec
 
 if TYPE_CHECKING:
     from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
@@ -37,8 +37,8 @@ class WaitingNodes:
         The job, or the step in which they wait.
     folder
         The folder of the start on the login node.
-    spec
-        The wanted specification.
+    cluster
+        Their cluster.
     python
         Their interpreter; ``None`` makes an environment on each.
     request
@@ -49,7 +49,7 @@ class WaitingNodes:
 
     job: str
     folder: StartFolder
-    spec: ClusterSpec
+    cluster: RunningCluster
     python: str | None
     request: JobRequest
     specs: Sequence[Mapping[str, Any]]
@@ -94,7 +94,7 @@ async def equip(
         task = tasks[shell.target] = int(shell.run(TASK).split()[0])
         if task in done:
             return None
-        return prepared(shell, nodes.spec, nodes.python, relay, steps)
+        return prepared(shell, nodes.cluster, nodes.python, relay, steps)
 
     def start(shell: StepShell, found: NodeEnvironment) -> Mapping[str, Any]:
         steps.report(shell.target, "starting", 0.9)

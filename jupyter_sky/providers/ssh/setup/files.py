@@ -7,12 +7,69 @@ import io
 import shlex
 import tarfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.providers.scaling import RunningCluster
 from jupyter_sky.providers.spec import Image
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.host_shell import HostShell
+
+_NOTE = ".sky-sent-files"
+"""The file in the working folder that says which cluster its files were sent for."""
+
+
+@dataclass(frozen=True)
+class SentFiles:
+    """The files of an image, for the hosts of a cluster.
+
+    Attributes
+    ----------
+    content
+        An archive of `archive`.
+    identity
+        The id of the cluster.
+    is_running
+        Whether it has nodes already, whose ranks may have changed what the hosts share with them.
+    """
+
+    content: bytes
+    identity: str
+    is_running: bool
+
+    @classmethod
+    def for_cluster(cls, cluster: RunningCluster) -> SentFiles:
+        """Read what a cluster needs; this takes as long as compressing it."""
+        image = cluster.spec.image
+        content = archive(image.includes, image.excludes)
+        return cls(content, cluster.identity, bool(cluster.machines))
+
+    def are_wanted(self, connection: HostShell, folder: str) -> bool:
+        """Return whether there are some to send to a folder on a host.
+
+        A folder that the cluster has used before, as in a home that its hosts share, stays as it
+        is. What another cluster of the same name has left there is replaced.
+        """
+        if not self.content or not self.is_running:
+            return bool(self.content)
+        note = shlex.quote(f"{folder}/{_NOTE}")
+        return connection.run(f"cat {note} 2>/dev/null || true").strip() != self.identity
+
+    def send(self, connection: HostShell, folder: str) -> None:
+        """Unpack them in a folder on a host.
+
+        Raises
+        ------
+        HostError
+            If that fails.
+        """
+        quoted, note = shlex.quote(folder), shlex.quote(f"{folder}/{_NOTE}")
+        unpack = f"mkdir -p {quoted} && tar -xzf - --no-same-owner -C {quoted}"
+        try:
+            connection.run(f"{unpack} && echo {shlex.quote(self.identity)} >{note}", self.content)
+        except CommandError as error:
+            raise HostError(f"files could not be sent: {error}") from None
 
 
 def check_files(image: Image) -> None:
@@ -57,15 +114,6 @@ def archive(includes: Sequence[str], excludes: Sequence[str]) -> bytes:
             path = Path(name).expanduser().resolve()
             tar.add(path, path.name, filter=wanted)
     return stream.getvalue()
-
-
-def send_files(connection: HostShell, folder: str, files: bytes) -> None:
-    """Unpack an archive of `archive` in a folder on a host."""
-    quoted = shlex.quote(folder)
-    try:
-        connection.run(f"mkdir -p {quoted} && tar -xzf - --no-same-owner -C {quoted}", files)
-    except CommandError as error:
-        raise HostError(f"files could not be sent: {error}") from None
 
 
 def shell_values(connection: HostShell, commands: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from jupyter_sky.providers.ssh.setup.agent import work_folder
 from jupyter_sky.providers.ssh.setup.bootstrap import bootstrap
 from jupyter_sky.providers.ssh.setup.code_package import check_python, code_package, send_code
 from jupyter_sky.providers.ssh.setup.facts import HostFacts, check_folders, gather_facts
-from jupyter_sky.providers.ssh.setup.files import send_files, shell_values
+from jupyter_sky.providers.ssh.setup.files import SentFiles, shell_values
 from jupyter_sky.providers.ssh.setup.packages.environment import make_environment
 from jupyter_sky.providers.ssh.setup.packages.system import install_system
 from jupyter_sky.providers.ssh.setup.placement import check_size, shared_gpus
@@ -56,7 +56,7 @@ def prepare_host(
     connection: HostShell,
     spec: ClusterSpec,
     python: str | None,
-    files: bytes,
+    files: SentFiles,
     relay: Relay,
     report: Callable[[str, float], None],
     announce: Callable[[str], None],
@@ -69,7 +69,7 @@ def prepare_host(
     python
         The interpreter to use; ``None`` makes an environment.
     files
-        The archive of the image's files.
+        Those of the image.
     relay
         Brings what several hosts need.
     report
@@ -111,9 +111,9 @@ def prepare_host(
             facts.driver is not None if cuda is None else cuda,
         )
     folder = work_folder(spec.name, facts)
-    if files:
-        report(f"sending files ({format_bytes(len(files))})", 0.7)
-        send_files(connection, folder, files)
+    if files.are_wanted(connection, folder):
+        report(f"sending files ({format_bytes(len(files.content))})", 0.7)
+        files.send(connection, folder)
     image = spec.image
     bootstrap(
         connection, image.bootstrap, folder, python, image.env, lambda text: report(text, 0.75)
