@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import socket
 import subprocess
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.ssh.connection import handshake
@@ -102,6 +105,44 @@ def test_an_agent_may_refuse_to_sign(
     (client / "id_ed25519").unlink()
     with pytest.raises(SkyError, match=r"ssh-agent did not sign with unconfirmed\) for root"):
         connect("lab1")
+
+
+def ssh_string(content: bytes) -> bytes:
+    return len(content).to_bytes(4, "big") + content
+
+
+def make_security_key(place: Path, kind: str) -> None:
+    """Write the file that ssh-keygen writes for a security key."""
+    encoding, form = serialization.Encoding, serialization.PublicFormat
+    if kind == "ssh-ed25519":
+        key = ed25519.Ed25519PrivateKey.generate().public_key()
+        public = ssh_string(key.public_bytes(encoding.Raw, form.Raw))
+    else:
+        point = ec.generate_private_key(ec.SECP256R1()).public_key()
+        public = ssh_string(b"nistp256")
+        public += ssh_string(point.public_bytes(encoding.X962, form.UncompressedPoint))
+    public = ssh_string(f"sk-{kind}@openssh.com".encode()) + public + ssh_string(b"ssh:")
+    private = bytes(8) + public + b"\1" + ssh_string(b"handle") + ssh_string(b"") * 2
+    private += bytes(range(1, 1 + -len(private) % 8))
+    content = b"openssh-key-v1\0" + ssh_string(b"none") * 2 + ssh_string(b"")
+    content += (1).to_bytes(4, "big") + ssh_string(public) + ssh_string(private)
+    border = "-----{} OPENSSH PRIVATE KEY-----\n"
+    body = base64.encodebytes(content).decode()
+    place.write_text(f"{border.format('BEGIN')}{body}{border.format('END')}")
+    place.chmod(0o600)
+
+
+@pytest.mark.parametrize("kind", ["ssh-ed25519", "ecdsa-sha2-nistp256"])
+def test_a_security_key_is_for_ssh_agent_to_ask(client: Path, kind: str) -> None:
+    make_security_key(client / "token", kind)
+    subprocess.run(["ssh-keygen", "-yf", client / "token"], capture_output=True, check=True)
+    configure(client, "IdentityFile ~/.ssh/token", "IdentityFile ~/.ssh/id_ed25519")
+    assert connect("lab1") == "lab1"
+    (client / "id_ed25519").unlink()
+    with pytest.raises(SkyError) as caught:
+        connect("lab1")
+    said = f"run `ssh-add {client}/token`, as security keys work only through ssh-agent, or `"
+    assert said in str(caught.value)
 
 
 # Certificates

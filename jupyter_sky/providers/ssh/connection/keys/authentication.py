@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import getpass
+import shlex
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import paramiko
 
 _TRIES = 3
+_OF_SECURITY_KEYS = (b"sk-ssh-ed25519@openssh.com", b"sk-ecdsa-sha2-nistp256@openssh.com")
 
 _unlocked: dict[Path, paramiko.PKey] = {}
 _asking = threading.Lock()
@@ -58,6 +60,8 @@ class _Offered:
         Whether it has accepted one, and wants something more.
     refused
         The keys with which ssh-agent did not sign.
+    of_security_keys
+        The files that only say which security key to ask, as ssh-agent does.
     """
 
     is_let_in: bool
@@ -65,6 +69,7 @@ class _Offered:
     allowed: tuple[str, ...] | None = None
     is_one_of_several: bool = False
     refused: tuple[str, ...] = ()
+    of_security_keys: tuple[Path, ...] = ()
 
     def trouble(self, login: Login) -> str:
         """Return why the host does not let the user in, and what to do."""
@@ -78,8 +83,12 @@ class _Offered:
         what = f"it accepts none of {self.tried} keys" if self.tried else "there is no key to offer"
         if self.refused:
             what += f" (ssh-agent did not sign with {' and '.join(self.refused)})"
+        add = ""
+        if self.of_security_keys:
+            files = shlex.join(map(str, self.of_security_keys))
+            add = f"`ssh-add {files}`, as security keys work only through ssh-agent, or "
         return (
-            f"{what} for {login.user}: run `ssh-copy-id -p {login.port} "
+            f"{what} for {login.user}: run {add}`ssh-copy-id -p {login.port} "
             f"{login.user}@{login.address}` in a terminal, or name the key in ~/.ssh/config"
         )
 
@@ -88,8 +97,9 @@ def _offer_keys(transport: paramiko.Transport, login: Login) -> _Offered:
     import paramiko
 
     tried: set[bytes] = set()
+    of_security_keys: list[Path] = []
     with contextlib.closing(ssh_agent.opened(login)) as agent:
-        for key in _candidates(login, agent):
+        for key in _candidates(login, agent, of_security_keys):
             tried.add(key.asbytes())
             try:
                 allowed = transport.auth_publickey(login.user, key)
@@ -111,13 +121,21 @@ def _offer_keys(transport: paramiko.Transport, login: Login) -> _Offered:
             if transport.is_authenticated():
                 return _Offered(True, len(tried))
             return _Offered(False, len(tried), tuple(allowed), is_one_of_several=True)
-        return _Offered(False, len(tried), refused=tuple(agent.refused))
+        return _Offered(
+            False,
+            len(tried),
+            refused=tuple(agent.refused),
+            of_security_keys=tuple(of_security_keys),
+        )
 
 
-def _candidates(login: Login, agent: ssh_agent.SSHAgent) -> Iterator[paramiko.PKey]:
+def _candidates(
+    login: Login, agent: ssh_agent.SSHAgent, of_security_keys: list[Path]
+) -> Iterator[paramiko.PKey]:
     """Yield keys: those of ssh-agent first, those that need a passphrase last.
 
     Each is preceded by its certificates: these are accepted by more hosts, but for some hours only.
+    Files whose keys ssh-agent would have to ask a security key for are added to a list instead.
     """
     wanted = {blob: path for path in login.identity_files if (blob := _public_blob(path))}
     held = agent.keys()
@@ -130,7 +148,10 @@ def _candidates(login: Login, agent: ssh_agent.SSHAgent) -> Iterator[paramiko.PK
     offered = {key.asbytes() for key in held}
     later = []
     for path in login.identity_files:
-        if path not in _unlocked and _is_encrypted(path):
+        if any(kind in _openssh_content(path) for kind in _OF_SECURITY_KEYS):
+            if _public_blob(path) not in offered:
+                of_security_keys.append(path)
+        elif path not in _unlocked and _is_encrypted(path):
             if _public_blob(path) not in offered:
                 later.append(path)
         elif key := _load(path, None):
@@ -144,12 +165,14 @@ def _candidates(login: Login, agent: ssh_agent.SSHAgent) -> Iterator[paramiko.PK
 
 def _load(path: Path, passphrase: bytes | None) -> paramiko.PKey | None:
     import paramiko
+    from cryptography.exceptions import UnsupportedAlgorithm
 
+    unusable = (UnsupportedAlgorithm, paramiko.SSHException, paramiko.UnknownKeyType)
     key = _unlocked.get(path)
     if key is None:
         try:
             key = paramiko.PKey.from_path(path, passphrase)
-        except (paramiko.SSHException, paramiko.UnknownKeyType, ValueError, TypeError, OSError):
+        except (*unusable, ValueError, TypeError, OSError):
             return None
         key.public_blob = None  # the certificate that was beside it
     if passphrase:
@@ -183,12 +206,19 @@ def _is_encrypted(path: Path) -> bool:
         return False
     if "OPENSSH PRIVATE KEY" not in text:
         return "ENCRYPTED" in text
-    body = "".join(line for line in text.splitlines() if not line.startswith("-----"))
-    with contextlib.suppress(ValueError):
-        head = base64.b64decode(body)[:64]
-        # The magic word is followed by the name of the cipher, preceded by its length.
-        return not head[15:].startswith(b"\0\0\0\x04none")
-    return False
+    content = _openssh_content(path)
+    # The magic word is followed by the name of the cipher, preceded by its length.
+    return bool(content) and not content[15:].startswith(b"\0\0\0\x04none")
+
+
+def _openssh_content(path: Path) -> bytes:
+    """Return what a private key in OpenSSH's format has, its kind in clear; empty for others."""
+    with contextlib.suppress(OSError, ValueError):
+        text = path.read_text(errors="replace")
+        if "OPENSSH PRIVATE KEY" in text:
+            lines = (line for line in text.splitlines() if not line.startswith("-----"))
+            return base64.b64decode("".join(lines))
+    return b""
 
 
 def _public_blob(path: Path) -> bytes | None:
