@@ -13,6 +13,7 @@ import contextlib
 import json
 import math
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -265,8 +266,27 @@ def _variables(spec: AgentSpec, is_contained: bool) -> dict[str, str]:
 def _another_node(number: int, there: str | None) -> str | None:
     """Return the address of another node, from which the agent derives its own.
 
-    That is another node of this job, or an existing one, by Slurm's name for it.
+    That is another node of this job, or an existing one, by Slurm's name for it. Hundreds of nodes
+    may ask Slurm's controller at once, and the job has perhaps waited in the queue for hours.
+
+    Raises
+    ------
+    SkyError
+        If it is not found after many attempts, with the reason of the last one.
     """
+    words = ""
+    for _attempt in range(_TRIES):
+        try:
+            return _find_another_node(number, there)
+        except subprocess.CalledProcessError as error:
+            words = "; ".join(error.stderr.splitlines()) or str(error)
+        except OSError as error:
+            words = str(error)
+        time.sleep(_PAUSE * random.uniform(0.5, 1.5))
+    raise SkyError(f"the address of another node could not be found ({words}): run this again")
+
+
+def _find_another_node(number: int, there: str | None) -> str | None:
     names = _said(["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]]).split()
     name = there or (names[number == 0] if len(names) > 1 else None)
     if name is None:

@@ -280,7 +280,35 @@ def test_the_end_is_announced_also_where_slurm_had_no_time_at_the_start(
     assert json.loads(notice.read_text()) == {"kind": "terminate", "at": end.timestamp()}
 
 
-HANGS = """#!/bin/sh
+def failure_on_node(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> str:
+    """Let a node start an agent with other programs; return what it says of its failure."""
+    job, place = folder / "job", folder / "programs"
+    job.mkdir()
+    place.mkdir()
+    for name, text in programs.items():
+        (place / name).write_text(f"#!/bin/sh\n{text}")
+        (place / name).chmod(0o755)
+    spec = AgentSpec(cluster="c", id="0123", socket="", blobs="", ranks=(), grace=60, cwd="/")
+    (job / on_node.SPECS).write_text(json.dumps({"specs": [json.loads(spec.to_json())]}))
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "n[0-1]")
+    monkeypatch.setattr(sys, "executable", str(place / "python"))
+    usual = {
+        each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    }
+    try:
+        with pytest.raises(SkyError) as caught:
+            on_node.main(job, "", 0o077)
+    finally:
+        for each, handler in usual.items():
+            signal.signal(each, handler)
+    answer = json.loads((job / on_node.ANSWER.format(0)).read_text())
+    assert answer["failed"] == str(caught.value)
+    return str(caught.value)
+
+
+HANGS = """
 echo $$ >{pid}
 exec sleep 600
 """
@@ -289,33 +317,46 @@ exec sleep 600
 def test_a_node_where_the_agent_hangs_at_its_start_gives_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, programs = tmp_path / "job", tmp_path / "programs"
-    job.mkdir()
-    programs.mkdir()
-    hangs = HANGS.format(pid=tmp_path / "pid")
-    for name, text in {"python": hangs, "scontrol": "#!/bin/sh\n"}.items():
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
-    spec = AgentSpec(cluster="c", id="0123", socket="", blobs="", ranks=(), grace=60, cwd="/")
-    (job / on_node.SPECS).write_text(json.dumps({"specs": [json.loads(spec.to_json())]}))
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("SLURM_PROCID", "0")
-    monkeypatch.setenv("SLURM_STEP_NODELIST", "n0")
-    monkeypatch.setattr(sys, "executable", str(programs / "python"))
     monkeypatch.setattr(on_node, "_START_WITHIN", 2)
-    usual = {
-        each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-    }
-    try:
-        with pytest.raises(SkyError, match="the agent did not start within 2 s"):
-            on_node.main(job, "", 0o077)
-    finally:
-        for each, handler in usual.items():
-            signal.signal(each, handler)
-    answer = json.loads((job / on_node.ANSWER.format(0)).read_text())
-    assert answer["failed"] == "the agent did not start within 2 s"
+    hangs = HANGS.format(pid=tmp_path / "pid")
+    said = failure_on_node(tmp_path, monkeypatch, python=hangs, scontrol="")
+    assert said == "the agent did not start within 2 s"
     pid = int((tmp_path / "pid").read_text())
     until(lambda: not any(is_there(each) for each in psutil.process_iter() if each.pid == pid))
+
+
+SOMETIMES = """
+echo >>{asked}
+if test "$(wc -l <{asked})" -lt {answers}; then
+    echo "slurm_load_node error: Unable to contact slurm controller" >&2
+    exit 1
+fi
+test "$2" = hostnames && echo "n0 n1" || echo "NodeName=n1 NodeAddr=127.0.0.1"
+"""
+"""An scontrol whose controller has no time for some questions."""
+
+
+def test_a_node_asks_again_where_slurm_has_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_node, "_PAUSE", 0.01)
+    answers = SOMETIMES.format(asked=tmp_path / "asked", answers=5)
+    # It goes on to the agent, which no Python starts here.
+    said = failure_on_node(
+        tmp_path, monkeypatch, scontrol=answers, python="echo no agent >&2\nexit 1"
+    )
+    assert "no agent" in said
+
+
+def test_a_node_that_slurm_never_answers_says_so_in_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_node, "_PAUSE", 0.01)
+    silent = SOMETIMES.format(asked=tmp_path / "asked", answers=1000)
+    assert failure_on_node(tmp_path, monkeypatch, scontrol=silent) == (
+        "the address of another node could not be found (slurm_load_node error: Unable to contact "
+        "slurm controller): run this again"
+    )
 
 
 def test_a_controller_that_is_away_costs_nothing(slurm: Path) -> None:
