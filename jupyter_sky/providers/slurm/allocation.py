@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.providers.slurm.login import SlurmError, login_node, rows
+from jupyter_sky.providers.slurm.job_state import JobState
+from jupyter_sky.providers.slurm.jobs import fields_of
+from jupyter_sky.providers.slurm.login import SlurmError, login_node
 from jupyter_sky.providers.slurm.partitions import fits, gpus_of
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -76,8 +78,13 @@ async def allocation(job: str) -> Allocation:
         If the controller does not answer, or the job has ended.
     """
     at = login_node(None)
-    said = await at.ask(["squeue", "--noheader", f"--jobs={job}", "--format=%D|%b"])
-    [nodes, resources] = rows(said, 2)[0]
+    found = await fields_of(at, job, "%T", "%D", "%b")
+    if not found or JobState(found[0]).is_ending:
+        raise SlurmError(
+            f"job {job}, in which this notebook was started, has ended: name a `--partition`, to "
+            "submit a job."
+        )
+    _, nodes, resources = found
     gpu, gpus = gpus_of(resources)
     if not gpus:
         # They were asked for in another way than for each node, as with --gpus: what it got.

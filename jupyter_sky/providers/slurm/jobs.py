@@ -36,19 +36,29 @@ async def job_state(at: LoginNode, job: str) -> JobState:
     if "." in job:
         said = await at.ask(["squeue", "--noheader", f"--steps={job}", "--format=%i"])
         return JobState("RUNNING" if job in said.splitlines() else GONE)
+    found = await fields_of(at, job, "%T", "%r", "%S", "%P")
+    if not found:
+        return JobState(GONE)
+    state, reason, start, partition = found
+    return JobState(state, reason, "" if start == "N/A" else start, partition)
+
+
+async def fields_of(at: LoginNode, job: str, *fields: str) -> list[str]:
+    """Return fields of a job, as squeue's ``--format`` names them; none if Slurm has forgotten it.
+
+    Raises
+    ------
+    SlurmError
+        When the controller does not answer.
+    """
+    listed = ["squeue", "--noheader", "--states=all", f"--jobs={job}"]
     try:
-        said = await at.ask(
-            ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r|%S|%P"]
-        )
+        found = rows(await at.ask([*listed, f"--format={'|'.join(fields)}"]), len(fields))
     except SlurmError as error:
         if "Invalid job id" not in str(error):
             raise
-        said = ""
-    found = rows(said, 4)
-    if not found:
-        return JobState(GONE)
-    state, reason, start, partition = found[0]
-    return JobState(state, reason, "" if start == "N/A" else start, partition)
+        found = []
+    return found[0] if found else []
 
 
 async def end_of(at: LoginNode, job: str) -> float | None:

@@ -120,6 +120,21 @@ def test_the_nodes_of_the_own_job_are_used(job: str) -> None:
     until(lambda: not left(row.id))
 
 
+def test_where_the_own_job_has_ended_another_is_submitted_if_asked_for(
+    job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["scancel", job], check=True)
+    until(lambda: not queue())
+    ended = "in which this notebook was started, has ended: name a `--partition`, to submit a job"
+    with pytest.raises(SkyError, match=f"job {job}, {ended}"):
+        start("inside")
+    start("beside", provider=Slurm(partition="main")).down()
+    # Minutes later, Slurm does not know its number any more.
+    monkeypatch.setenv("SLURM_JOB_ID", "99999")
+    with pytest.raises(SkyError, match=f"job 99999, {ended}"):
+        start("inside")
+
+
 def test_nodes_join_by_a_further_job_and_are_given_back(slurm: Path) -> None:
     cluster = start("grows", provider=Slurm(partition="low"), nodes=1)
     try:
