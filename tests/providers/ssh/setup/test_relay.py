@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,3 +89,15 @@ def test_no_pip_of_the_working_folder_is_run(
     with pytest.raises(HostError, match="there is none here for vax"):
         uv_program("vax")
     assert not (tmp_path / "run").exists()
+
+
+def test_an_environment_without_pip_is_said_to_have_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that uv has made."""
+    made = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", made], check=True)
+    monkeypatch.setattr(sys, "executable", str(made / "bin" / "python"))
+    sentence = "and the notebook's environment has no pip to download it with: run `pip install uv`"
+    with pytest.raises(HostError, match=sentence):
+        uv_program("vax")

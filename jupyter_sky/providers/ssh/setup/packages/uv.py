@@ -107,6 +107,8 @@ def _download(machine: str, to: Path) -> str:
                 [*pip, "-d", folder, *wanted], capture_output=True, timeout=_DOWNLOAD_WITHIN
             )
             wheels = list(Path(folder).glob("uv-*.whl"))
+            if b"No module named pip" in done.stderr:
+                return "the notebook's environment has no pip to download it with"
             if done.returncode or not wheels:
                 return f"there is none here for {machine}"
             with zipfile.ZipFile(wheels[0]) as wheel:
