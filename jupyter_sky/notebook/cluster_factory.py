@@ -20,7 +20,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import no_cluster
-from jupyter_sky.notebook.options.definitions import JOB_OPTIONS, CellOptions
+from jupyter_sky.notebook.options.definitions import JOB_OPTIONS, OPTION_NAMES, CellOptions
 from jupyter_sky.notebook.options.plugins import make_plugins
 from jupyter_sky.notebook.project.image import file_of, image_of
 from jupyter_sky.providers.base import Provider
@@ -316,7 +316,7 @@ def check_provider_options(options: CellOptions, completed: CellOptions) -> None
             )
     for field in _MEANINGLESS[named[0]]:
         if getattr(options, field) and all(field in _MEANINGLESS[each] for each in named):
-            option = f"--{field.replace('_', '-')}"
+            option = OPTION_NAMES[field]
             typed = {field, "hosts"} if options.hosts else {field}
             fits = [each for each in _MEANINGLESS if typed.isdisjoint(_MEANINGLESS[each])]
             # The provider that nobody has typed is that of the settings, or the usual one.

@@ -239,6 +239,8 @@ RUN_OPTIONS = tuple(
     ]
 )
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
+OPTION_NAMES = {each.field: each.name for each in CELL_OPTIONS}
+"""The names of a cell's options, by their fields."""
 PROGRAM_DEFAULTS = ("--stdout", "--workdir")
 """Options of ``jupyter sky run`` that are for those of its cells that leave them out."""
 _OF_SCRIPTS = ("--stdout", "--allow-large", "--workdir", "--background", "--timeout")

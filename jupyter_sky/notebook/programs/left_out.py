@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jupyter_sky.notebook.cluster_factory import ClusterFactory
-from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, CLUSTER_OPTIONS, CellOptions
+from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, OPTION_NAMES, CellOptions
 
 _OF_CALLS = (
     *("in_names", "retry", "background", "workdir"),
@@ -42,11 +42,10 @@ def left_out(
         lacking = _not_started_with(asked[0][1], options) if at else _of_no_pool(options, factory)
         for name in (*_OF_CALLS, *lacking):
             if getattr(options, name) != getattr(_NO_OPTIONS, name):
-                yield number, _NAMES[name]
+                yield number, OPTION_NAMES[name]
 
 
 _OPTIONS = tuple(argument.field for argument in CLUSTER_OPTIONS)
-_NAMES = {argument.field: argument.name for argument in CELL_OPTIONS}
 
 
 def _of_no_pool(starting: CellOptions, factory: ClusterFactory) -> Iterator[str]:

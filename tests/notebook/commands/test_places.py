@@ -46,6 +46,8 @@ def test_options_that_none_of_them_has_a_use_for_are_refused(notebook: Notebook)
     sentence = "--hosts does not apply to slurm nodes: leave it out, or add `--provider ssh`."
     with pytest.raises(sky.UsageError, match=f"^{re.escape(sentence)}$"):
         notebook.run("%%sky --hosts gpu1\npass")
+    with pytest.raises(sky.UsageError, match="^--volume does not apply to slurm nodes: leave it"):
+        notebook.run("%%sky --nodes 2 --volume s3://bucket/photos:/data\npass")
     with pytest.raises(sky.UsageError, match="--hosts are machines to reach over SSH"):
         notebook.run("%%sky --provider local,aws --hosts gpu1\npass")
 
