@@ -93,5 +93,5 @@ def check_installed(module: str) -> None:
 def _is_missing(module: str, here: str) -> SkyError:
     return SkyError(
         f"{module} is not installed on this node: pip install {here} here, "
-        f'or add pip=["{module}"] to the image.'
+        f'or add `--pip {module}` to the cell, or pip=["{module}"] to the image of a pool.'
     )

@@ -77,7 +77,7 @@ def test_a_missing_backend_of_keras_and_deepspeed_are_one_sentence(
         monkeypatch.setitem(sys.modules, name, None)
     skip_without("keras")
     skip_without("accelerate")
-    said = "tensorflow is not installed on this node: pip install tensorflow here, or add pip="
+    said = "tensorflow is not installed on this node: pip install tensorflow here, or add `--pip"
     with pytest.raises(sky.SkyError, match=said):
         PluginLifecycle([sky.plugins.keras("tensorflow")]).enter_process()
     life = PluginLifecycle([sky.plugins.accelerate(config={"deepspeed": {"zero_stage": 2}})])

@@ -343,7 +343,8 @@ def test_missing_torch_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         SkyError, match="torch is not installed on this node: pip install"
     ) as raised:
         PluginLifecycle([sky.plugins.torch()]).enter_app()
-    assert 'add pip=["torch"] to the image' in str(raised.value)
+    said = 'add `--pip torch` to the cell, or pip=["torch"] to the image of a pool.'
+    assert said in str(raised.value)
     assert "MASTER_ADDR" not in os.environ
 
 
