@@ -41,7 +41,8 @@ def _age_of_machine() -> str:
         passed = float(Path("/proc/uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return ""
-    return UP_FOR.format(max(0, round(passed - began)))
+    # Whole seconds that have passed: a machine that began after it was heard of is up for less.
+    return UP_FOR.format(max(0, int(passed - began)))
 
 
 def _carry(sock: socket.socket) -> int:
