@@ -27,24 +27,26 @@ class Scalable(Provider, Protocol):
         Existing agents are not changed: the caller tells them about the new ones.
         """
 
-    async def release_machines(
-        self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
-    ) -> None:
+    async def release_machines(self, machines: Sequence[Machine]) -> None:
         """Release machines that have left their cluster and whose agents have ended.
 
         Providers whose machines belong to the user have nothing to do here.
-
-        Parameters
-        ----------
-        machines
-            The machines.
-        staying
-            Those of a cluster that has become smaller: what it may cost yet lasts longer for them.
 
         Raises
         ------
         SkyError
             If one may still cost something; the registry then keeps it.
+        """
+
+
+@runtime_checkable
+class Limited(Scalable, Protocol):
+    """A provider whose machines end by themselves once their cluster has cost what it may."""
+
+    async def share_rest(self, staying: Sequence[Machine], gone: Sequence[Machine]) -> None:
+        """Let machines end later, as what may be spent is not shared with others any more.
+
+        Whoever is not reached ends as early as before.
         """
 
 

@@ -31,8 +31,8 @@ from jupyter_sky.cluster.state import RankPhase
 from jupyter_sky.cluster.volumes.mount import mount
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.providers.base import Machine, Progress
-from jupyter_sky.providers.scaling import AddedNodes, RunningCluster, Scalable
+from jupyter_sky.providers.base import Machine, Progress, Provider
+from jupyter_sky.providers.scaling import AddedNodes, Limited, RunningCluster, Scalable
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.error_report import report
@@ -204,16 +204,12 @@ class _Expansion(ConnectionListener):
         controller.set_connections([*self._with_machines(self._machines), *self._lost])
         controller.state = self._before.restored(controller.state, but=self._ranks)
         await asyncio.gather(end(controller, self._new), _end_ranks(self._kept, self._ranks))
-        # What may be spent was not shared with nodes that take the places of lost ones.
-        staying = () if self._lost else self._machines
         try:
-            await self._provider.release_machines(self._growth.machines, staying)
+            await _release(controller, self._provider, self._growth.machines)
         finally:
             controller.forget_ranks(self._ranks)
             if controller.state.generation > self._before.generation and not self._lost:
                 await _form_again(controller)
-        nodes, rows = controller.spec.nodes, self._former_rows()
-        await blocking(registry.record_size, controller.id, nodes, rows)
         controller.wake()
 
     def _former_rows(self) -> list[dict[str, Any]]:
@@ -330,7 +326,8 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
     leaving = [connection for connection in stay if not stay[connection]]
     machines = [connection.machine.with_nodes(stay[connection]) for connection in kept]
     rows = [machine.row() for machine in machines]
-    leaving_rows = [each.machine.row() for each in leaving]
+    ended = [connection.machine for connection in leaving]
+    leaving_rows = [machine.row() for machine in ended]
     await blocking(registry.record_size, controller.id, nodes, rows, leaving_rows)
     controller.spec = replace(controller.spec, nodes=nodes)
     before = set(controller.ranks)
@@ -342,9 +339,23 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
     untold, _, _ = await asyncio.gather(
         end(controller, leaving), _end_ranks(kept, gone), _form_again(controller)
     )
-    await provider.release_machines([connection.machine for connection in leaving], machines)
-    await blocking(registry.record_size, controller.id, nodes, rows)
+    await _release(controller, provider, ended)
     return untold
+
+
+async def _release(controller: Controller, provider: Provider, gone: Sequence[Machine]) -> None:
+    """Release machines, record those that stay, and let these spend what is left."""
+    if isinstance(provider, Scalable):
+        await provider.release_machines(gone)
+    staying = [connection.machine for connection in controller.connections]
+    rows = [machine.row() for machine in staying]
+    await blocking(registry.record_size, controller.id, controller.spec.nodes, rows)
+    # What is in the registry is done again after a kernel that was killed; this twice would spend
+    # more than may be. Nor was it shared with nodes that have the places of lost ones.
+    there = {node.node for node in controller.state.nodes}
+    gone = [each for each in gone if there.isdisjoint(node.node for node in each.nodes)]
+    if gone and isinstance(provider, Limited):
+        await provider.share_rest(staying, gone)
 
 
 async def _form_again(controller: Controller) -> None:
@@ -376,11 +387,8 @@ async def finish_interrupted(
         _end_ranks(controller.connections, surplus),
         owed_ends.remove_machines(origin(controller), leaving),
     )
-    if isinstance(controller.provider, Scalable):
-        await controller.provider.release_machines(leaving)
     controller.forget_ranks(surplus)
-    rows = [connection.machine.row() for connection in controller.connections]
-    await blocking(registry.record_size, controller.id, controller.spec.nodes, rows)
+    await _release(controller, controller.provider, leaving)
 
 
 async def _end_ranks(connections: Sequence[Connection], ranks: Collection[int]) -> None:

@@ -122,9 +122,7 @@ class AWS(Settings):
                 await shielded(in_thread(budget.share_as_before))
             raise
 
-    async def release_machines(
-        self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
-    ) -> None:
+    async def release_machines(self, machines: Sequence[Machine]) -> None:
         """Terminate instances, and wait until AWS confirms that they cost nothing more."""
         by_cluster: dict[tuple[str, str], list[str]] = {}
         for each in map(_instance, machines):
@@ -132,9 +130,11 @@ class AWS(Settings):
         for (location, cluster), ids in by_cluster.items():
             there = await in_thread(clients_at, location)
             await in_thread(release.terminate, there, cluster, ids)
-        if machines and staying:
-            with contextlib.suppress(SkyError):  # who is not reached ends as early as before
-                await in_thread(share_rest, [*map(_instance, staying)], [*map(_instance, machines)])
+
+    async def share_rest(self, staying: Sequence[Machine], gone: Sequence[Machine]) -> None:
+        """Let instances power off later, because others of their cluster are gone."""
+        with contextlib.suppress(SkyError):
+            await in_thread(share_rest, [*map(_instance, staying)], [*map(_instance, gone)])
 
     def location(self) -> str:
         """Return the region and the profile, so that the registry knows where to look."""

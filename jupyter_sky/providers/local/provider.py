@@ -118,9 +118,7 @@ class Local:
         started = await self._start_agents(running, _unused_index(), shares)
         return replace(started, existing=machines)
 
-    async def release_machines(
-        self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
-    ) -> None:
+    async def release_machines(self, machines: Sequence[Machine]) -> None:
         """Do nothing: the machine is this computer."""
 
     # Starting agents

@@ -156,9 +156,7 @@ class Slurm:
         there = replace(self, login=first.login, partition=first.request.partition)
         return await there._start(running, own, first.request, progress)
 
-    async def release_machines(
-        self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
-    ) -> None:
+    async def release_machines(self, machines: Sequence[Machine]) -> None:
         """Return nodes to Slurm; their job continues with the remaining ones, if any."""
         leaving: dict[str, list[SlurmMachine]] = defaultdict(list)
         for machine in map(_node, machines):

@@ -147,9 +147,7 @@ class SSH:
             )
         return await self._start_nodes(free[:count], running, progress)
 
-    async def release_machines(
-        self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
-    ) -> None:
+    async def release_machines(self, machines: Sequence[Machine]) -> None:
         """Do nothing: the machines are the user's own."""
 
     # Starting nodes

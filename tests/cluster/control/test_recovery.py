@@ -177,7 +177,7 @@ def test_who_waits_is_told(new) -> None:
 def test_who_goes_on_is_told_that_a_lost_machine_may_still_cost_money(
     new, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def refuse(self: Local, machines: object, staying: object = ()) -> None:
+    async def refuse(self: Local, machines: object) -> None:
         raise sky.SkyError("i-1 may still be there and cost money.")
 
     monkeypatch.setattr(Local, "release_machines", refuse)

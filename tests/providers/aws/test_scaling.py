@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.control import scaling
 from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.row_updates import record_line
@@ -185,6 +187,42 @@ def test_the_money_lasts_as_long_as_before_where_a_new_node_does_not_join(
     assert running(clients) == 1
 
 
+def test_the_money_lasts_as_long_as_before_where_a_kernel_dies_as_a_node_joins(
+    start: Start, machines: Machines, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = start(1, framework=False, max_cost=40)
+    [host] = hosts(machines)
+    before = seconds_left(host)
+
+    def die(text: object) -> None:
+        if text == "checking the network":
+            raise SkyError("enough")
+
+    async def do_nothing(expansion: scaling._Expansion) -> None:
+        """Leave all as it is, as a kernel does that is killed."""
+
+    with monkeypatch.context() as killed:
+        killed.setattr(scaling._Expansion, "roll_back", do_nothing)
+        with pytest.raises(SkyError, match="enough"):
+            cells.cluster.scale(2, progress=die)
+    assert seconds_left(host) == pytest.approx(before / 2, rel=0.01)
+    cells.cluster.close()
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    taken = Cluster.attach(row, cells.cluster.provider, cells.cluster.runtime_env)
+    assert taken is not None
+    assert running(clients) == 1
+    assert seconds_left(host) == pytest.approx(before, rel=0.01)
+    # The next one finds nothing to be done, and nothing to be spent beside that.
+    taken.close()
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    taken = Cluster.attach(row, cells.cluster.provider, cells.cluster.runtime_env)
+    assert taken is not None
+    assert seconds_left(host) == pytest.approx(before, rel=0.01)
+    taken.close()
+
+
 def test_max_price_holds_for_all_nodes_together(
     start: Start, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +289,6 @@ def test_a_machine_that_does_not_let_us_in_is_given_back(
 
 
 def test_a_cluster_of_another_kernel_can_be_scaled(start: Start, clients: Clients) -> None:
-    from jupyter_sky.cluster.cluster import Cluster
     from tests.cluster.conftest import Cells
 
     cells = start(1, framework=False)
