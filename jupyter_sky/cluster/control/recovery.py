@@ -14,12 +14,13 @@ from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import describe_loss
 from jupyter_sky.cluster.control.shutdown import origin
+from jupyter_sky.cluster.cost_meter import total_price
 from jupyter_sky.cluster.inventory import owed_ends, stops, turns
 from jupyter_sky.cluster.network import peer_checks
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.errors import RESTARTS_TOO, RUN_AGAIN, GroupBroken, NoConnection, SkyError
-from jupyter_sky.formatting import format_duration, format_ranks
+from jupyter_sky.formatting import format_count, format_dollars, format_duration, format_ranks
 from jupyter_sky.providers.scaling import Scalable
 from jupyter_sky.transport.protocol.error_report import report
 from jupyter_sky.transport.protocol.events import RankDone, RankExited
@@ -244,7 +245,7 @@ def record_agent_loss(controller: Controller, connection: Connection, runs: Sequ
     lost = describe_loss(connection, ranks=connection.ranks)
     controller.mark_lost(
         f"cluster {controller.spec.name} is lost: {lost}.",
-        f"{RUN_AGAIN}{_advice(controller)}.",
+        f"{RUN_AGAIN}{_advice(controller)}.{_rest(controller)}",
         _hosts([connection]),
     )
     if not controller.visits:
@@ -273,7 +274,8 @@ async def replace_lost(controller: Controller) -> None:
                 controller.mark_lost(
                     f"cluster {controller.spec.name} is lost: no node could replace {names} "
                     f"({str(error).rstrip('.')}).",
-                    nodes=_hosts(lost),
+                    f"{RUN_AGAIN}.{_rest(controller)}",
+                    _hosts(lost),
                 )
                 return
         finally:
@@ -351,3 +353,20 @@ def _advice(controller: Controller) -> str:
     if len(controller.connections) < 2 or not isinstance(controller.provider, Scalable):
         return ""
     return f"{RESTARTS_TOO}; with `--replace` it goes on with another node"
+
+
+def _rest(controller: Controller) -> str:
+    """Return a sentence about what the other nodes of a lost cluster go on costing, if they do."""
+    there = [each for each in controller.connections if not each.is_over]
+    nodes = [node for connection in there for node in connection.machine.nodes]
+    price, spec = total_price(node.price for node in nodes), controller.spec
+    if not price or not controller.alive:  # a start that fails ends them all
+        return ""
+    itself = ""
+    if spec.idle_timeout is not None:
+        then = "is stopped" if spec.autostop else "ends by itself"
+        itself = f", and it {then} after {format_duration(spec.idle_timeout)} without a run"
+    return (
+        f" Until then, what is left of {spec.name} ({format_count(len(nodes), 'node')}) costs "
+        f"{format_dollars(price)} an hour: `%sky down {spec.name}` ends it{itself}."
+    )

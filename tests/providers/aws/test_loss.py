@@ -16,6 +16,7 @@ from tests.cluster.control.test_scaling import assert_is_whole, prepare
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import Account, Answer, Call
 from tests.providers.aws.stand_in.machines import Machines
+from tests.waiting import PATIENCE
 
 
 def lost(cells: Cells, happen: Callable[[], None]) -> str:
@@ -55,6 +56,24 @@ def test_an_instance_that_was_terminated_elsewhere(
     [number] = machines.hosts
     said = lost(cells, lambda: clients.ec2.terminate_instances(InstanceIds=[number]) and None)
     assert "ended: it was terminated (User initiated shutdown). Run the cell again" in said
+
+
+def test_what_is_left_of_a_lost_cluster_is_said_to_cost_money(
+    start: Start, machines: Machines, clients: Clients
+) -> None:
+    cells = start(2, framework=False, spot=True, asked={"patience": PATIENCE})
+    *_, last = machines.hosts
+    said = lost(cells, lambda: clients.ec2.terminate_instances(InstanceIds=[last]) and None)
+    assert said.endswith(f"goes on with another node. {rest_of(cells)}")
+
+
+def rest_of(cells: Cells) -> str:
+    """Return what is said of the node that is left of two."""
+    name = cells.cluster.name
+    return (
+        f"Until then, what is left of {name} (1 node) costs $0.0776 an hour: `%sky down {name}` "
+        "ends it, and it ends by itself after 1 h 00 min without a run."
+    )
 
 
 def test_another_takes_the_place_of_one_that_aws_took_away(
@@ -117,8 +136,9 @@ def test_nothing_takes_a_place_for_more_than_was_agreed_to(
     clients.ec2.terminate_instances(InstanceIds=[second])
     with contextlib.suppress(RankLost):
         cells.run("pass")
-    with pytest.raises(SkyError, match=f"no node could replace .*{why}"):
+    with pytest.raises(SkyError, match=f"no node could replace .*{why}") as told:
         cells.run("pass")
+    assert str(told.value).endswith(f"to start a new one. {rest_of(cells)}")
     alive = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     found = clients.ec2.describe_instances(Filters=alive)["Reservations"]
     assert sum(len(each["Instances"]) for each in found) == 1
