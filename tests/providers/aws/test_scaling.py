@@ -187,6 +187,29 @@ def test_the_money_lasts_as_long_as_before_where_a_new_node_does_not_join(
     assert running(clients) == 1
 
 
+def test_each_disk_of_a_new_node_is_paid_from_the_money_that_is_left(
+    start: Start, machines: Machines, account: Account
+) -> None:
+    def with_data(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        """Have an image of the user's bring data on a disk that costs as much as the instance."""
+        answer = carry_out()
+        if call.action == "DescribeImages":
+            data = (
+                b"<item><deviceName>/dev/sdf</deviceName><ebs><volumeSize>2000</volumeSize></ebs>"
+                b"</item></blockDeviceMapping>"
+            )
+            answer.body = answer.body.replace(b"</blockDeviceMapping>", data)
+        return answer
+
+    account.fault = with_data
+    cells = start(1, framework=False, max_cost=40)
+    [host] = hosts(machines)
+    before = seconds_left(host)
+    cells.cluster.scale(2)
+    assert seconds_left(host) == pytest.approx(before / 2, rel=0.01)
+    assert cells.cluster.price == pytest.approx(0.4 + 2 * 21 * DISK)
+
+
 def test_the_money_lasts_as_long_as_before_where_a_kernel_dies_as_a_node_joins(
     start: Start, machines: Machines, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,23 +42,22 @@ def offer(
     return InstanceOffer(kind, like.spot, prices, is_block=is_block, besides=besides)
 
 
-def disk(clients: Clients, said: Mapping[str, Any]) -> int | None:
-    """Return the gigabytes of the disk that an instance boots from; ``None`` if not known.
+def disks(clients: Clients, said: Mapping[str, Any], otherwise: int) -> dict[str, int]:
+    """Return the gigabytes of the disks of an instance, by name.
 
     Parameters
     ----------
     said
         AWS's description of the instance.
+    otherwise
+        Those of the disk that it boots from, where AWS does not tell.
     """
-    attached = {
-        "attachment.instance-id": said["InstanceId"],
-        "attachment.device": said["RootDeviceName"],
-    }
-    filters = [{"Name": name, "Values": [value]} for name, value in attached.items()]
+    attached = [{"Name": "attachment.instance-id", "Values": [said["InstanceId"]]}]
+    found = {said["RootDeviceName"]: otherwise}
     with contextlib.suppress(AWSError), explain_errors():
-        for each in clients.ec2.describe_volumes(Filters=filters)["Volumes"]:
-            return int(each["Size"])
-    return None
+        for each in clients.ec2.describe_volumes(Filters=attached)["Volumes"]:
+            found |= {at["Device"]: int(each["Size"]) for at in each["Attachments"]}
+    return found
 
 
 def rent(

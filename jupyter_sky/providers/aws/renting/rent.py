@@ -113,9 +113,10 @@ def rent_more(
     report("looking up the price of another instance")
     private = like.is_private(there)
     said = launch.describe_instance(there, like.id)
-    settings = replace(settings, disk=scale_out.disk(there, said) or settings.disk)
+    disks = scale_out.disks(there, said, settings.disk)
+    settings = replace(settings, disk=disks[said["RootDeviceName"]])
     paid = besides(there, not private)
-    offer = scale_out.offer(there, like, said, paid.price(settings.disk))
+    offer = scale_out.offer(there, like, said, paid.price(sum(disks.values())))
     if settings.max_price is not None:
         check_max_price(settings.max_price, running, offer)
     if not _costs_as_before(offer, running.lost):

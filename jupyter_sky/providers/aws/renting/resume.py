@@ -47,7 +47,9 @@ def resume(
     report("looking at its machines")
     said = power.wait_until_stopped(there, ids, report)
     private = like.host.rpartition("@")[2] == said[like.id].get("PrivateIpAddress")
-    paid = besides(there, not private).price(settings.disk)
+    # Of what they were started with, whatever the settings say now.
+    disks = scale_out.disks(there, said[like.id], settings.disk)
+    paid = besides(there, not private).price(sum(disks.values()))
     offer = scale_out.offer(there, like, said[like.id], paid)
     _check_price(settings, spec.name, len(machines), offer.price)
     _check_money(spec.name, money, len(machines), offer.price)

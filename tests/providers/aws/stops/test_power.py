@@ -201,14 +201,14 @@ def test_the_same_machines_come_back_at_new_addresses(
 ) -> None:
     machines.have_public_addresses()
     here = f"{lab.address}/32"
-    cells = start(2, framework=False, addresses="public", ssh_from=here, max_cost=5)
+    cells = start(2, framework=False, addresses="public", ssh_from=here, max_cost=5, disk=500)
     cells.run("here = 1\nwith open('kept', 'w') as file: file.write('on the disk')")
     before = row_of(cells)
     hosts, shown = before.hosts, keys_of(before.id).of_instances()
     before_it = [seconds_left(host) for host in machines.hosts.values()]
     cost = cells.cluster.power.check_stop()
     price, money = cost.price, cost.left
-    assert price == pytest.approx(2 * 100 * 0.08 / 730, rel=0.5), "of two disks"
+    assert price == pytest.approx(2 * 500 * 0.08 / 730, rel=0.5), "of two disks"
     assert money == pytest.approx(5, abs=0.5)
     stop(cells)
     assert states(clients, cells) == {"stopped"}
@@ -225,7 +225,7 @@ def test_the_same_machines_come_back_at_new_addresses(
     # What the disks have cost meanwhile is no longer there for the machines.
     spend(cells, 6.0)
     assert (stops.money_left(row_of(cells), time.time()) or 0.0) < 0
-    with pytest.raises(UsageError, match=f"nothing is left .*`%sky start {row.name} --max-cost 4`"):
+    with pytest.raises(UsageError, match=f"nothing is left .*`%sky start {row.name} --max-cost 5`"):
         start_again(cells)
     assert states(clients, cells) == {"stopped"}
     spend(cells, -4.0)
