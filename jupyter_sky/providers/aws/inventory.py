@@ -9,7 +9,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ ABANDONED_AFTER = 3600.0
 """Seconds after which what has no instance is none that is about to have some."""
 
 _AT_ONCE = 8  # regions that are asked
+_ANY_REGION = "us-east-1"  # each tells which others there are
 
 _NOT_ENABLED = ("AuthFailure", "OptInRequired")
 _RUNNING = ("pending", "running")
@@ -135,8 +136,9 @@ def _other_locations(known: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return where clusters have something beside the known locations, and what cannot be seen."""
     if not known and not _is_configured():
         return [], []
-    found, trouble = [], []
-    for there in _accounts(known):
+    found = []
+    accounts, trouble = _accounts(known)
+    for there in accounts:
         try:
             with explain_errors():
                 regions = [each["RegionName"] for each in there.ec2.describe_regions()["Regions"]]
@@ -154,15 +156,19 @@ def _other_locations(known: Sequence[str]) -> tuple[list[str], list[str]]:
     return found, trouble
 
 
-def _accounts(known: Sequence[str]) -> Iterator[Clients]:
-    """Yield clients with each profile that was used, and the usual one."""
-    profiles: set[str | None] = set()
+def _accounts(known: Sequence[str]) -> tuple[list[Clients], list[str]]:
+    """Return clients with each profile that was used and the usual one, or why there are none."""
+    found: dict[str | None, Clients] = {}
     for location in (None, *known):
         with contextlib.suppress(SkyError):
             there = clients_at(location) if location else clients()
-            if there.profile not in profiles:
-                profiles.add(there.profile)
-                yield there
+            found.setdefault(there.profile, there)
+    if not found:
+        try:  # the user may name a region in each cell alone
+            found[None] = clients(_ANY_REGION)
+        except SkyError as error:
+            return [], [f"what is rented at AWS cannot be listed: {error}"]
+    return [*found.values()], []
 
 
 def _has_tags(there: Clients) -> bool | AWSError:

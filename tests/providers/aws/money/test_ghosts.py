@@ -343,6 +343,32 @@ def test_gc_finds_what_is_in_a_region_that_was_never_used_from_here(
     assert cloud_resources.find(everywhere=True)[0] == []
 
 
+def test_gc_looks_at_the_account_where_no_region_is_set(
+    account: Account, clients: Clients, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+) -> None:
+    """The user types a region in each cell, and the registry is gone."""
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path))
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    tags = cluster_tags("0123abcd", "forgotten", clients.user)
+    made = clients.ec2.create_security_group(
+        GroupName="jupyter-sky-0123abcd",
+        Description="x",
+        VpcId=clients.ec2.describe_vpcs()["Vpcs"][0]["VpcId"],
+        TagSpecifications=tag_specification("security-group", tags),
+    )
+    remove_orphans(None, lambda options: AWS())
+    assert "forgotten: 1 security group in us-east-1, started by" in capsys.readouterr().out
+    clients.ec2.delete_security_group(GroupId=made["GroupId"])
+    # Nobody can look with a profile that there is not.
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("AWS_PROFILE", "work")
+        elsewhere.delenv("AWS_ACCESS_KEY_ID")
+        remove_orphans(None, lambda options: AWS())
+    said = capsys.readouterr().out
+    assert "what is rented at AWS cannot be listed: The config profile (work) could not" in said
+    assert "nothing was left behind" not in said
+
+
 def test_gc_says_which_regions_it_may_not_look_at(
     account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
 ) -> None:
