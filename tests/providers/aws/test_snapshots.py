@@ -186,6 +186,49 @@ def test_a_snapshot_that_the_user_gives_up_is_removed(
         clients.ec2.terminate_instances(InstanceIds=[instance])
 
 
+def test_a_snapshot_that_nobody_waits_for_is_named(
+    clients: Clients, account: Account, subnet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AWS goes on making it, whether or not it can still be asked."""
+    made = clients.ec2.run_instances(ImageId=IMAGE, MinCount=1, MaxCount=1, SubnetId=subnet)
+    instance = made["Instances"][0]["InstanceId"]
+    account.on_image = lambda image, instance: None
+
+    def take_long(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        answer = carry_out()
+        if call.action == "DescribeImages":
+            answer.body = answer.body.replace(b">available<", b">pending<")
+        return answer
+
+    def make(installed: str) -> None:
+        snapshots.make(clients, instance, installed, "root", lambda text: None)
+
+    try:
+        account.fault = failing("DescribeSnapshots")
+        with pytest.raises(SkyError, match=f"it does not work. What AWS has .*{left('one')}"):
+            make("one-x86_64")
+        account.fault = take_long
+        monkeypatch.setattr(snapshots, "MADE_WITHIN", 0.0)
+        monkeypatch.setattr(snapshots, "_PAUSE", 0.01)
+        with pytest.raises(SkyError, match=f"has not made the .* within 0 s. .*{left('two')}"):
+            make("two-x86_64")
+        with pytest.raises(UsageError, match="is being made already, jupyter-sky-two-x86_-"):
+            make("two-x86_64")
+        assert account.actions.count("CreateImage") == 2
+        # What AWS refuses to make costs nothing.
+        account.fault = failing("CreateImage")
+        with pytest.raises(SkyError, match="it does not work.$"):
+            make("three-x86_64")
+    finally:
+        account.fault = None
+        clients.ec2.terminate_instances(InstanceIds=[instance])
+
+
+def left(installed: str) -> str:
+    """Return what is said of a snapshot that is left."""
+    return f"or goes on making, costs: `%sky snapshot --remove jupyter-sky-{installed}-.*` removes"
+
+
 def test_what_it_costs_is_said_until_it_is_removed(
     start: Start, clients: Clients, account: Account
 ) -> None:

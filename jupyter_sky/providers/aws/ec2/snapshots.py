@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import format_dollars
+from jupyter_sky.formatting import as_sentence, format_dollars, format_duration
 from jupyter_sky.providers.aws.clients import Clients, did_you_mean
 from jupyter_sky.providers.aws.ec2.images import MachineImage, disks_of
-from jupyter_sky.providers.aws.errors import explain_errors
+from jupyter_sky.providers.aws.errors import UNREACHABLE, AWSError, explain_errors
 from jupyter_sky.providers.aws.local_store import owner
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
 from jupyter_sky.providers.aws.tags import (
@@ -42,6 +42,7 @@ GB_MONTH = 0.05
 _KEY = "jupyter-sky-content"
 _USER = "jupyter-sky-login"
 _PAUSE = 2.0
+_GOOD = {"available": "exists already", "pending": "is being made already"}
 
 
 @dataclass
@@ -154,14 +155,16 @@ def make(
     wanted
         The key by which the snapshot is found.
     """
-    if there := bootable(clients, wanted):
-        raise UsageError(
-            f"a snapshot of what is installed here exists already, {there.snapshot}: "
-            f"`%sky snapshot --remove {there.snapshot}` removes it."
-        )
+    for there in _images(clients, wanted):
+        if there.is_ours and there.state in _GOOD:
+            raise UsageError(
+                f"a snapshot of what is installed here {_GOOD[there.state]}, {there.name}: "
+                f"`%sky snapshot --remove {there.name}` removes it."
+            )
     name = f"jupyter-sky-{wanted[:8]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     tags = {**cluster_tags(name, name, clients.user), "Name": name, _KEY: wanted, _USER: user}
     del tags[NAME]
+    is_asked = False
     try:
         with explain_errors("InvalidAMIName.Duplicate"):
             clients.ec2.create_image(
@@ -172,7 +175,16 @@ def make(
                 NoReboot=True,
                 TagSpecifications=tag_specification(("image", "snapshot"), tags),
             )
+        is_asked = True
         return _made(clients, name, report)
+    except SkyError as error:
+        is_lost = isinstance(error, AWSError) and error.code == UNREACHABLE
+        if not is_asked and not is_lost:
+            raise
+        raise SkyError(
+            f"{as_sentence(str(error))} What AWS has made of {name}, or goes on making, costs: "
+            f"`%sky snapshot --remove {name}` removes it."
+        ) from None
     except KeyboardInterrupt:
         # AWS would go on making it: it would cost, and later clusters would boot from it.
         try:
@@ -193,8 +205,11 @@ def _made(clients: Clients, name: str, report: Callable[[str], None]) -> NodeSna
         state = found[0].state if found else "pending"
         if state == "available":
             return found[0]
-        if state != "pending" or time.monotonic() - start > MADE_WITHIN:
-            raise SkyError(f"AWS did not make the image {name}: it is {state}.")
+        if state != "pending":
+            raise SkyError(f"AWS could not make the snapshot {name}: it is {state}.")
+        if time.monotonic() - start > MADE_WITHIN:
+            within = format_duration(MADE_WITHIN)
+            raise SkyError(f"AWS has not made the snapshot {name} within {within}.")
         time.sleep(_PAUSE)
 
 
