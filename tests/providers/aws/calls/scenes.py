@@ -99,6 +99,7 @@ STOP = ["DescribeVolumes", "ModifyInstanceAttribute", "StopInstances"]
 START = [
     "DescribeInstances",
     "DescribeInstances",
+    "DescribeVolumes",
     "DescribeSecurityGroups",
     "StartInstances",
     "DescribeInstances",
