@@ -348,13 +348,13 @@ async def _release(controller: Controller, provider: Provider, gone: Sequence[Ma
     if isinstance(provider, Scalable):
         await provider.release_machines(gone)
     staying = [connection.machine for connection in controller.connections]
-    rows = [machine.row() for machine in staying]
-    await blocking(registry.record_size, controller.id, controller.spec.nodes, rows)
-    # What is in the registry is done again after a kernel that was killed; this twice would spend
-    # more than may be. Nor was it shared with nodes that have the places of lost ones.
+    record, rows = registry.record_size, [machine.row() for machine in staying]
+    is_first = await blocking(record, controller.id, controller.spec.nodes, rows)
+    # Another process may do the same after a kernel that was killed; this twice would spend more
+    # than may be. Nor was it shared with nodes that have the places of lost ones.
     there = {node.node for node in controller.state.nodes}
     gone = [each for each in gone if there.isdisjoint(node.node for node in each.nodes)]
-    if gone and isinstance(provider, Limited):
+    if is_first and gone and isinstance(provider, Limited):
         await provider.share_rest(staying, gone)
 
 

@@ -160,8 +160,8 @@ def record_size(
     nodes: int,
     machines: Sequence[dict[str, Any]],
     leaving: Sequence[dict[str, Any]] = (),
-) -> None:
-    """Record the size of a cluster.
+) -> bool:
+    """Record the size of a cluster; return whether machines were recorded as leaving before.
 
     Parameters
     ----------
@@ -174,10 +174,11 @@ def record_size(
     leaving
         Machines that do not belong to it yet, or no longer, and that may be there.
     """
-    scaler = processes.describe()
+    scaler, were_leaving = processes.describe(), False
 
     def decide(row: RegistryRow | None) -> RowChange:
-        now = time.time()
+        nonlocal were_leaving
+        now, were_leaving = time.time(), bool(row and row.leaving)
         # From now on its rate is another.
         meter = None if row is None or row.rate.amount is None else [row.cost(now), now]
         by = {**scaler, "since": now} if leaving else None
@@ -185,6 +186,7 @@ def record_size(
         return RowChange(changes, machines, row.spent(now) if row else None)
 
     update(identity, decide)
+    return were_leaving
 
 
 def clear_starter(identity: str) -> None:

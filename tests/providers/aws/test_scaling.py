@@ -232,18 +232,13 @@ def test_the_money_lasts_as_long_as_before_where_a_kernel_dies_as_a_node_joins(
     cells.cluster.close()
     row = registry.find(cells.cluster.name)
     assert row is not None
-    taken = Cluster.attach(row, cells.cluster.provider, cells.cluster.runtime_env)
-    assert taken is not None
-    assert running(clients) == 1
-    assert seconds_left(host) == pytest.approx(before, rel=0.01)
-    # The next one finds nothing to be done, and nothing to be spent beside that.
-    taken.close()
-    row = registry.find(cells.cluster.name)
-    assert row is not None
-    taken = Cluster.attach(row, cells.cluster.provider, cells.cluster.runtime_env)
-    assert taken is not None
-    assert seconds_left(host) == pytest.approx(before, rel=0.01)
-    taken.close()
+    # Nothing is spent twice where two others find it at the same time.
+    for _ in range(2):
+        taken = Cluster.attach(row, cells.cluster.provider, cells.cluster.runtime_env)
+        assert taken is not None
+        assert running(clients) == 1
+        assert seconds_left(host) == pytest.approx(before, rel=0.01)
+        taken.close()
 
 
 def test_max_price_holds_for_all_nodes_together(
