@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from jupyter_sky.api.display.rank_output import OutputDecoder, gap
+from jupyter_sky.api.display.displays import parts_of, publish, wants_safe
+from jupyter_sky.api.display.rank_output import OutputDecoder, gap, skipped_displays
+from jupyter_sky.api.display.safe_display import safe_data, safe_metadata
 from jupyter_sky.api.prompts.keyboard import has_keyboard
 from jupyter_sky.cluster.runs.run import say
 from jupyter_sky.cluster.runs.task import RunNotice
@@ -18,11 +20,36 @@ def write(event: Output | Display | RunNotice) -> None:
     """Write what a rank has printed, or what else the user should know."""
     if isinstance(event, RunNotice):
         say(event.text)
+    if isinstance(event, Display):
+        _show(event)
     if not isinstance(event, Output):
         return
     stream = sys.stderr if event.stream == "stderr" else sys.stdout
     stream.write(gap(event, "jupyter sky") + _decoder.decode(event))
     stream.flush()
+
+
+def _show(event: Display) -> None:
+    """Show what a rank displays; it may not clear the cell, where others have output too."""
+    if event.kind == "clear":
+        return
+    sys.stdout.write(skipped_displays(event, "jupyter sky"))
+    place, data, metadata = parts_of(event)
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if not hasattr(shell, "kernel"):
+        if text := data.get("text/plain"):
+            sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+        return
+    if wants_safe(shell):
+        offered, data, metadata = data, safe_data(data), safe_metadata(metadata)
+        if left_out := sorted(offered.keys() - data.keys()):
+            kinds = ", ".join(left_out)
+            sys.stdout.write(f'[{kinds}: not shown with `%config Sky.display = "safe"`]\n')
+    sys.stdout.flush()
+    if data:
+        publish(shell, event, place, data, metadata)
 
 
 def debugging() -> Debugging:

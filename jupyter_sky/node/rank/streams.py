@@ -81,6 +81,15 @@ def end_of_run() -> None:
     unseen.is_counting = True
 
 
+def is_silenced() -> bool:
+    """Return whether standard output goes to the rank's log alone, as within `sky.silent`."""
+    try:
+        log = os.fstat(int(os.environ["JUPYTER_SKY_LOG_FD"]))
+        return os.path.samestat(log, os.fstat(1))
+    except (KeyError, ValueError, OSError):  # the user's code may change both
+        return False
+
+
 @contextlib.contextmanager
 def errors_printed() -> Iterator[None]:
     """Print an error of the user's code and continue, if the rank has more to do."""

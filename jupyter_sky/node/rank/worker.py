@@ -338,8 +338,10 @@ class RankWorker:
 
     def display(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Send something that the user's code displays."""
-        if os.getpid() != self._pid:  # in a child that the user's code has forked
-            print(fields["data"].get("text/plain", ""))
+        # In a child that the user's code has forked, or where `sky.stdout` silences this rank.
+        if os.getpid() != self._pid or streams.is_silenced():
+            if text := fields["data"].get("text/plain"):
+                print(text)
             return
         self._displays += 1
         event = Display(self.rank, self._run, kind, **fields, call=streams.current_call())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import sys
 import time
@@ -11,8 +10,9 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.api.display.displays import parts_of, publish
 from jupyter_sky.api.display.rank_output import OutputDecoder, gap, skipped_displays
-from jupyter_sky.formatting import escaped
+from jupyter_sky.api.display.safe_display import safe_data, safe_metadata
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.output.bottom_line import BottomLine
 from jupyter_sky.notebook.output.fitted_line import FittedLine
@@ -21,7 +21,6 @@ from jupyter_sky.notebook.output.inplace_lines import FinalLines, InPlaceLines, 
 from jupyter_sky.notebook.output.ranks.label import label, label_width
 from jupyter_sky.notebook.output.ranks.order import RankOrder
 from jupyter_sky.notebook.output.ranks.outputs import RankOutputs
-from jupyter_sky.notebook.output.safe_display import safe_data, safe_metadata
 from jupyter_sky.transport.protocol.events import Display, Output
 
 _LONGEST_LINE = 1000  # most characters of an unfinished line to keep, in case it becomes a bar
@@ -288,7 +287,7 @@ class Renderer:
         if event.skipped:
             sys.stdout.write(skipped_displays(event, typed_command()))
             self.flush()
-        place, data, metadata = map(escaped, (_transient(event), event.data, event.metadata))
+        place, data, metadata = parts_of(event)
         if self._width and data.keys() == {"text/plain"}:
             text = str(data["text/plain"])
             lines = [f"{self._label(event.rank)}{line}" for line in text.splitlines()]
@@ -305,12 +304,7 @@ class Renderer:
             self._report_left_out(offered.keys() - data.keys())
             if not data:
                 return
-        self._shell.display_pub.publish(
-            data={mime: _as_text(value) for mime, value in data.items()},
-            metadata=metadata,
-            transient=place,
-            update=event.kind == "update",
-        )
+        publish(self._shell, event, place, data, metadata)
 
     def _report_left_out(self, kinds: Collection[str]) -> None:
         """Report once for each kind of data that it is not shown."""
@@ -318,12 +312,6 @@ class Renderer:
             self._left_out.update(new)
             sys.stdout.write(f"[{', '.join(new)}: not shown with `--display safe`]\n")
             self.flush()
-
-
-def _transient(event: Display) -> dict[str, Any]:
-    """Return a display id that no other rank, the notebook or a strip uses."""
-    place = event.transient.get("display_id")
-    return {"display_id": f"sky-rank-{event.rank}-{place}"} if place else {}
 
 
 def _overwritten(text: str) -> str:
@@ -341,8 +329,3 @@ _OVERWRITTEN = re.compile(r"(?<=\r)[^\r\n\x1b]*\r(?=[^\r\n\x1b])")
 
 # What moves the cursor or hides it, which has no meaning below a label.
 _CURSOR = re.compile(r"\x1b\[(?:\?25[hl]|\d*[A-HJK])")
-
-
-def _as_text(value: Any) -> Any:
-    """Return image bytes in base64, as notebooks store them."""
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value

@@ -89,6 +89,28 @@ def test_what_a_call_displays_is_shown_where_that_call_was_made(
     assert shown == [[name] for name in names]
 
 
+@sky.compute
+def show_quietly() -> None:
+    """Display something on each rank, and something more where it may print."""
+    from IPython.display import clear_output, display
+
+    info = sky.instance_info()
+    assert info is not None
+    clear_output()
+    display({"text/plain": f"of {info.rank}", "text/html": "<b>seen</b>"}, raw=True)
+    sky.stdout(only="head")(display)({"text/plain": f"alone {info.rank}"}, raw=True)
+    sky.silent(display)({"text/plain": "hidden"}, raw=True)
+
+
+def test_a_script_prints_what_calls_display_on_ranks_that_may_print(
+    pool: sky.ComputePool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _ = show_quietly() @ pool
+    assert sorted(capsys.readouterr().out.splitlines()) == ["alone 0", "of 0", "of 1"]
+    _ = (show_quietly() & show_quietly()) >> pool
+    assert sorted(capsys.readouterr().out.splitlines()) == ["alone 0", "of 0", "of 1"]
+
+
 def test_what_is_printed_after_calls_at_once_is_no_call_s(pool: sky.ComputePool) -> None:
     with worker(pool, Worker(concurrency=2)):
         followed(pool, [say_twice(n) for n in range(4)])

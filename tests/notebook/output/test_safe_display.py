@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_sky.notebook.output.safe_display import LONGEST, safe_data, safe_metadata
+from jupyter_sky.api.display.safe_display import LONGEST, safe_data, safe_metadata
 from tests.notebook.kernels import LiveNotebook
 
 HARMFUL = [

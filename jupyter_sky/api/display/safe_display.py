@@ -1,4 +1,4 @@
-"""``--display safe``: reduces displays of ranks to parts that cannot run code in the page.
+"""Safe displays: reduces what ranks display to parts that cannot run code in the page.
 
 Rich output is part of the page: a script in it has the user's rights in Jupyter. Text and images
 are kept, and HTML and SVG are cleaned by bleach with allow-lists.
