@@ -23,6 +23,8 @@ class Assignment:
         The call, and the rank.
     is_settled
         Whether it was answered already, or is not wanted: what the rank makes of it does not count.
+    is_there
+        Whether its arguments are on the rank's node, and the rank is sent the call.
     has_begun
         Whether the rank carries it out; otherwise it waits there for the rank's earlier calls.
     is_overdue
@@ -35,6 +37,7 @@ class Assignment:
     call: BatchedCall
     rank: int
     is_settled: bool = False
+    is_there: bool = False
     has_begun: bool = False
     is_overdue: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list)

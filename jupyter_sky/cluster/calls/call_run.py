@@ -11,6 +11,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from functools import partial
 from itertools import chain, islice
 
 from jupyter_sky.cluster.calls.assignments import Assignment, Assignments
@@ -336,7 +337,6 @@ class CallRun:
     def _give(self, call: BatchedCall, rank: int) -> None:
         assigned = self._assigned.add(call, rank)
         self._controller.spawn(self._tell_call(assigned))
-        self._limits.update(rank)
 
     async def _tell_call(self, assigned: Assignment) -> None:
         call, rank, number = assigned.call, assigned.rank, assigned.number
@@ -345,7 +345,8 @@ class CallRun:
         fields = fields_of(self.run.id, rank, "call", number, 0, message, packed.timeout)
         try:
             connection = self._controller.connection(rank)
-            await tell_in_order(connection, self._order[rank], fields, message.blobs)
+            arrived = partial(self._limits.arrived, assigned)
+            await tell_in_order(connection, self._order[rank], fields, message.blobs, arrived)
         except Exception as error:  # as above
             self._names.put_back(rank, number)
             if assigned in self._assigned:

@@ -56,13 +56,13 @@ class TimeLimits:
         self._on_overdue = on_overdue
 
     def update(self, rank: int) -> None:
-        """Let the time of calls count that a rank begins, since others have been given or ended.
+        """Let the time of calls count that a rank begins, since others have arrived or ended.
 
         A rank begins its calls in the order in which it was given them. Until then, a call that was
-        sent in advance has all of its time left.
+        sent in advance has all of its time left, and so has one whose arguments are on their way.
         """
         for each in self._assigned.oldest(rank, self._at_once):
-            if each.has_begun:
+            if each.has_begun or not each.is_there:
                 continue
             each.has_begun = True
             if each.is_settled:
@@ -71,10 +71,17 @@ class TimeLimits:
                 self._later(timeout + _GIVE_UP_AFTER, self._give_up, each)
                 self._later(timeout + _KILL_AFTER, self._end, each)
 
+    def arrived(self, each: Assignment) -> bool:
+        """Note that the arguments of a call are there; return whether its rank still has it."""
+        each.is_there = True
+        self.update(each.rank)
+        return each in self._assigned
+
     def stopped(self, each: Assignment) -> None:
         """Limit the time for which a call may go on that is not wanted any more."""
-        if each.has_begun:
+        if each.has_begun or not each.is_there:
             self._later(_GIVE_UP_AFTER, self._give_up, each)
+        if each.has_begun:
             self._later(_KILL_AFTER, self._end, each)
 
     def _later(self, seconds: float, what: Callable[[Assignment], None], each: Assignment) -> None:

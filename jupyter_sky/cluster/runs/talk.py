@@ -76,28 +76,48 @@ def fields_of(
     }
 
 
-async def tell(connection: Connection, fields: TellFields, blobs: Mapping[str, memoryview]) -> None:
+async def tell(
+    connection: Connection,
+    fields: TellFields,
+    blobs: Mapping[str, memoryview],
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> None:
     """Send a message to a rank, with its large parts.
+
+    Parameters
+    ----------
+    connection, fields, blobs
+        The connection to its node, the message, and the large parts.
+    is_wanted
+        Called when these are there; returns whether the message is still to be sent.
 
     Raises
     ------
     SkyError
         When it did not arrive.
     """
-    # However long the link is broken: the user sees it, and can stop the run.
-    send = partial(connection.request, "tell", link_within=None, **fields)
+
+    async def send() -> dict[str, Any]:
+        # However long the link is broken: the user sees it, and can stop the run.
+        request = partial(connection.request, "tell", link_within=None, **fields)
+        return await request() if is_wanted() else {}
+
     await connection.uploads.put_before(send, blobs, "a call")
 
 
 async def tell_in_order(
-    connection: Connection, order: asyncio.Lock, fields: TellFields, blobs: Mapping[str, memoryview]
+    connection: Connection,
+    order: asyncio.Lock,
+    fields: TellFields,
+    blobs: Mapping[str, memoryview],
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> None:
     """Send a message to a rank; later ones wait if this one has large parts or names to send."""
     async with order:
         if blobs or fields["names"]:
-            await tell(connection, fields, blobs)
+            await tell(connection, fields, blobs, is_wanted)
             return
-    await tell(connection, fields, {})
+    await tell(connection, fields, {}, is_wanted)
 
 
 class QuietRequests:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
+import os
+import signal
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.cluster.calls import time_limits
+from jupyter_sky.cluster.network.upload import Uploads
 from tests.api.calls.test_calls import double, rank_pids, wait_for, worker
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 @sky.compute
@@ -37,6 +43,54 @@ def test_the_time_of_a_call_counts_from_when_it_begins(
         (tmp_path / "now").touch()
         assert held.result(PATIENCE) == "now"
         assert [each.result(PATIENCE) for each in behind] == [0, 2]
+
+
+@pytest.fixture
+def upload(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let the first upload of a call begin, and go on when the test says so."""
+    may_go_on, put, asked = threading.Event(), Uploads.put_before, []
+
+    async def put_later(self: Uploads, request: Any, blobs: Any, what: str) -> None:
+        if what == "a call" and blobs and not asked:
+            asked.append(what)
+            while not may_go_on.is_set():
+                await asyncio.sleep(0.01)
+        await put(self, request, blobs, what)
+
+    monkeypatch.setattr(Uploads, "put_before", put_later)
+    return may_go_on
+
+
+@sky.compute
+def length(data: bytes) -> int:
+    return len(data)
+
+
+LARGE = bytes(1_000_000)
+
+
+def test_the_time_of_a_call_does_not_count_the_upload_of_its_arguments(
+    pool: sky.ComputePool, tmp_path: Path, upload: threading.Event
+) -> None:
+    double(1) @ pool  # imports this module
+    slow = length(LARGE).with_timeout(0.1) > pool  # on rank 0
+    late = go_on_until(tmp_path / "now").with_timeout(0.2) > pool  # on rank 1, given up after it
+    assert isinstance(late.exception(PATIENCE), TimeoutError)
+    upload.set()
+    assert slow.result(PATIENCE) == len(LARGE)
+    (tmp_path / "now").touch()
+
+
+def test_a_call_whose_rank_is_lost_before_its_arguments_are_there_needs_no_further_try(
+    pool: sky.ComputePool, upload: threading.Event
+) -> None:
+    first, _ = rank_pids(pool)
+    slow = length(LARGE).with_retries(0) > pool
+    until(lambda: pool.cluster.state.is_in_use)
+    os.kill(first, signal.SIGKILL)
+    assert slow.result(PATIENCE) == len(LARGE)
+    upload.set()
+    assert pool.map(length, [b"", b"1"]) == [0, 1]
 
 
 def test_what_waits_behind_a_call_that_never_ends_is_done_elsewhere(
