@@ -6,7 +6,7 @@ import datetime
 import decimal
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _NUMBERS: frozenset[type] = frozenset((bool, int, float, complex, type(None)))
@@ -63,6 +63,41 @@ class NamespaceDiff:
         return {name for name in gone if _counts(name)} if gone else gone
 
 
+class LastObjects:
+    """Remembers which objects names were bound to, over any time, to find those bound to others.
+
+    Objects are known as in `NamespaceDiff`. Small containers are kept as well: an empty list would
+    often have the address of one that is gone.
+    """
+
+    def __init__(self) -> None:
+        # Their identities, and what they are referred to with: weakly, or not.
+        self._known: dict[str, tuple[int, weakref.ref[Any] | None, Any]] = {}
+
+    def note(self, names: Iterable[str], namespace: Mapping[str, Any]) -> None:
+        """Remember what some names are bound to now."""
+        refused = _not_referred_to()
+        for name in names:
+            if name not in namespace:
+                continue
+            value = namespace[name]
+            kind, weakly, kept = type(value), None, None
+            if not kind.__weakrefoffset__:
+                kept = value if _is_small(value) or _is_small_container(value) else None
+            elif not issubclass(kind, refused):
+                weakly = weakref.ref(value)
+            self._known[name] = id(value), weakly, kept
+
+    def changed(self, namespace: Mapping[str, Any]) -> set[str]:
+        """Return the names that are bound to another object now; not those that are gone."""
+        return {
+            name
+            for name, (identity, weakly, _) in self._known.items()
+            if name in namespace
+            if id(namespace[name]) != identity or (weakly is not None and weakly() is None)
+        }
+
+
 def identities(namespace: Mapping[str, Any]) -> dict[str, int]:
     """Return the identity of the object that each name is bound to."""
     # A copy, since other threads may bind names meanwhile.
@@ -78,6 +113,13 @@ def _is_small(value: Any) -> bool:
     if kind is tuple:
         return len(value) <= _MAX_PARTS and all(map(_is_small_scalar, value))
     return _is_small_scalar(value)
+
+
+def _is_small_container(value: Any) -> bool:
+    if type(value) not in (list, dict) or len(value) > _MAX_PARTS:
+        return False
+    parts = [*value, *value.values()] if type(value) is dict else list(value)
+    return all(map(_is_small_scalar, parts))
 
 
 def _is_small_scalar(value: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.analysis.namespace_diff import NamespaceDiff
+from jupyter_sky.analysis.namespace_diff import LastObjects, NamespaceDiff
 from tests.installed import on_first_use
 
 numpy = on_first_use("numpy")
@@ -93,3 +93,27 @@ def test_what_is_nested_deeply_is_looked_at_only_from_outside() -> None:
     for _ in range(5000):
         nested = (1, nested)
     assert NamespaceDiff({"x": nested}).changed() == set()
+
+
+def test_names_are_found_that_are_bound_to_other_objects_than_last() -> None:
+    class Model:
+        pass
+
+    last = LastObjects()
+    namespace: dict[str, Any] = {"model": Model(), "few": [], "number": 1000, "gone": 1}
+    namespace["large"] = [Model()]
+    last.note([*namespace, "unknown"], namespace)
+    assert last.changed(namespace) == set()
+    del namespace["gone"]
+    namespace["unknown"] = 1
+    assert last.changed(namespace) == set()
+    namespace["gone"] = 1
+    assert last.changed(namespace) == set()
+    model = weakref.ref(namespace["large"][0])
+    namespace.update(model=Model(), few=[], number=int("1000"), large=[])
+    assert last.changed(namespace) == {"model", "few", "number", "large"}
+    assert model() is None  # nothing large is kept
+    last.note(["few"], namespace)
+    namespace["few"] = None
+    namespace["few"] = []  # at another address than the one that was noted
+    assert "few" in last.changed(namespace)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from jupyter_sky.analysis.cell_names import CellNames, analyse
+from jupyter_sky.analysis.namespace_diff import LastObjects
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.namespace.items.item import class_key
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.cell_sources import shell_of
@@ -40,7 +44,34 @@ def find_needs(
         # Those that earlier cells assign are known since these have ended.
         module_attributes.note(_targets(source), namespace)
     cell = CellNames(modules=frozenset(modules))
-    return cluster.sync.update(names, namespace, ranks, cell=cell, limit=None)
+    with _guard:
+        needed = _needed.setdefault(cluster, _Needed())
+    with needed.lock:
+        # What other threads bind meanwhile is found when it is needed next.
+        now = dict(namespace)
+        if names_again := needed.objects.changed(now):
+            classes = {class_key(now[name]) for name in names_again}
+            values = {**now, **module_attributes.values()}
+            cluster.sync.assigned(names_again.union(filter(None, classes)), values)
+            needed.objects.note(names_again, now)
+        update = cluster.sync.update(names, namespace, ranks, cell=cell, limit=None)
+        needed.objects.note(update.needed, now)
+    return update
+
+
+class _Needed:
+    """The objects that calls on a cluster have needed: ranks go on with them as they changed them.
+
+    To bind a name again is to assign it, also where the new object equals what ranks were sent.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # also for a call within a pickle
+        self.objects = LastObjects()
+
+
+_needed: WeakKeyDictionary[Cluster, _Needed] = WeakKeyDictionary()
+_guard = threading.Lock()
 
 
 def _running(namespace: Mapping[str, Any]) -> Iterator[str]:

@@ -138,7 +138,7 @@ class NamespaceSync:
             missing.unbind(state, update, undecided)
             forced = frozenset(names if force else ())
             self._add_missing(update, collector, forced, undecided - forced)
-            update.kept = collector if keep else None
+            update.kept, update.needed = collector if keep else None, collector.visited
         refuse_huge(update.sizes, limit)
         return update
 

@@ -36,6 +36,8 @@ class NamespaceUpdate:
         What it was made for.
     kept
         The pickled values, if ranks are to get those of now even when it is refreshed later.
+    needed
+        The names, and those that their values use in turn.
     effects
         How the run that it is for may change names.
     outdated
@@ -61,6 +63,7 @@ class NamespaceUpdate:
     namespace: Mapping[str, Any] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
     kept: ItemCollector | None = None
+    needed: Collection[str] = ()
     effects: RunEffects = field(default_factory=RunEffects)
     outdated: dict[int, list[str]] = field(default_factory=dict)
     given_anew: dict[str, set[int]] = field(default_factory=dict)

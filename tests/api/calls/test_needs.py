@@ -1,0 +1,56 @@
+"""Names that calls need: a rank goes on with what it has changed until the name is assigned."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import jupyter_sky as sky
+from tests.api.calls.test_calls import of_notebook
+from tests.waiting import PATIENCE
+
+SOURCE = """
+class Model:
+    steps = 0
+    def __init__(self):
+        self.weights = [0.5]
+history, model, scale = [], Model(), 1
+def add():
+    history.append(scale)
+    return len(history)
+def step():
+    Model.steps += 1
+    model.weights[0] += 1
+    return Model.steps, model.weights[0], add()
+"""
+
+
+def test_what_is_assigned_again_is_sent_again_also_where_it_is_equal(pool: sky.ComputePool) -> None:
+    with of_notebook(SOURCE) as names:
+        step = sky.compute(names["step"])
+        assert [step() @ pool for _ in range(2)] == [[(n, n + 0.5, n)] * 2 for n in (1, 2)]
+        names["history"] = []
+        assert step() @ pool == [(3, 3.5, 1)] * 2
+        names["model"] = names["Model"]()
+        assert step() @ pool == [(4, 1.5, 2)] * 2
+        # In the meantime, lists may come and go at the same address.
+        names["history"] = []
+        names["history"] = []
+        assert (step() > pool).result(PATIENCE) == (5, 2.5, 1)
+        exec("class Model:\n    steps = 0\n    def __init__(self): self.weights = [0.5]", names)
+        assert (step() & step()) >> pool == ((1, 3.5, 2), (1, 2.5, 1))
+
+
+def test_what_is_bound_to_the_same_object_stays_as_ranks_have_changed_it(
+    pool: sky.ComputePool,
+) -> None:
+    with of_notebook(SOURCE) as names:
+        add = sky.compute(names["add"])
+        assert add() @ pool == [1, 1]
+        kept = names.pop("history")  # as a script does with what ranks have of their own
+        names["scale"] = 2
+        assert sky.compute(len)([]) @ pool == [0, 0]
+        names["history"] = kept
+        assert add() @ pool == [2, 2]
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda _: add() @ pool, range(4)))
+        assert sorted(found) == [[n, n] for n in range(3, 7)]
