@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 
 from jupyter_sky.cluster.calls.batch import BatchedCall
 
@@ -18,7 +18,7 @@ class Assignment:
     Attributes
     ----------
     number
-        Its number among the calls of the run.
+        Its number. No other has the same, in whatever run: a call may go on in another.
     call, rank
         The call, and the rank.
     is_settled
@@ -49,12 +49,14 @@ class Assignment:
         self.timers.clear()
 
 
+_numbers = itertools.count(1)
+
+
 class Assignments:
     """The calls that ranks have, in the order in which they got them."""
 
     def __init__(self) -> None:
         self._all: dict[int, Assignment] = {}
-        self._last = 0
 
     def __len__(self) -> int:
         return len(self._all)
@@ -64,9 +66,9 @@ class Assignments:
 
     def add(self, call: BatchedCall, rank: int) -> Assignment:
         """Note that a rank gets a call."""
-        self._last += 1
         call.batch.began = call.batch.began or time.monotonic()
-        new = self._all[self._last] = Assignment(self._last, call, rank)
+        number = next(_numbers)
+        new = self._all[number] = Assignment(number, call, rank)
         return new
 
     def find(self, number: int | None, rank: int) -> Assignment | None:
@@ -76,7 +78,8 @@ class Assignments:
 
     def oldest(self, rank: int, count: int = 1) -> list[Assignment]:
         """Return the calls that a rank has had for the longest time."""
-        return list(islice((each for each in self._all.values() if each.rank == rank), count))
+        all_of_rank = (each for each in self._all.values() if each.rank == rank)
+        return list(itertools.islice(all_of_rank, count))
 
     def printing(self, number: int | None, rank: int) -> list[Assignment]:
         """Return the call that has printed something; outside of calls, the rank's oldest one."""

@@ -270,6 +270,15 @@ def test_an_iterator_that_can_begin_again_does_when_a_rank_is_lost(
     assert rank_pids(pool)
 
 
+def test_iterators_begin_again_when_all_ranks_are_lost(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    numbers = list(range(30))
+    calls = [die_once_at(numbers, at, tmp_path / str(at)) for at in (5, 25)]  # type: ignore[arg-type]
+    futures = [call > pool for call in calls]
+    assert [each.result(PATIENCE) for each in futures] == [numbers, numbers]
+
+
 def test_a_call_that_waits_for_items_has_a_time_out(pool: sky.ComputePool, tmp_path: Path) -> None:
     def slow() -> Iterator[int]:
         yield 1
