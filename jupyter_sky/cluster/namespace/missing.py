@@ -15,10 +15,11 @@ from collections.abc import Collection, Iterable, Mapping, MutableMapping, Seque
 from jupyter_sky.cluster.namespace.dependencies import Dependencies
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem
-from jupyter_sky.cluster.namespace.rank_values import RunEffects
+from jupyter_sky.cluster.namespace.rank_values import BEFORE_RUNS, RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.formatting import format_list, format_ranks
+from jupyter_sky.transport.protocol.messages import NameGroup
 
 Lacking = Mapping[tuple[NamespaceItem, ...], list[int]]
 """The ranks that lack the same, by what they lack."""
@@ -110,6 +111,25 @@ def unbind(state: RemoteState, update: NamespaceUpdate, undecided: Collection[st
     for rank in update.ranks:
         if (deleted := state.deleted(rank)) or names:
             update.unbind(rank, _replaced(state, rank, effects, names).union(deleted))
+
+
+def take_out(state: RemoteState, update: NamespaceUpdate) -> None:
+    """Take ranks out of the groups of an update that are not to get these.
+
+    A rank that is another process now is sent everything, in groups of its own. One that got a
+    group in an earlier run goes on with what calls have made of it there.
+    """
+    effects = update.effects
+
+    def is_for(rank: int, group: NameGroup) -> bool:
+        if state.is_gone(effects, rank):
+            return False
+        had = [state.value(rank, key) for key in group["names"]] if update.is_again else [None]
+        return not all(value and value.run >= effects.number for value in had)
+
+    with state.at_turn_of(BEFORE_RUNS):  # what ranks have surely got
+        for group in update.groups:
+            group["ranks"] = [rank for rank in group["ranks"] if is_for(rank, group)]
 
 
 def take_turn(state: RemoteState, update: NamespaceUpdate, has_lost: bool) -> None:

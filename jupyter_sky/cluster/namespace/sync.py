@@ -161,10 +161,7 @@ class NamespaceSync:
         state = self._remote_state
         with self._lock.held():
             losses = self._count_losses()
-            # A rank that is another process now is sent everything, in groups of its own.
-            gone = {rank for rank in update.ranks if state.is_gone(update.effects, rank)}
-            for group in update.groups:
-                group["ranks"] = [rank for rank in group["ranks"] if rank not in gone]
+            missing.take_out(state, update)
             collector = missing.collector_of(update, self._dependencies)
             if update.losses != losses:
                 collector.forget_large()

@@ -17,6 +17,9 @@ from jupyter_sky.transport.protocol.messages import NameGroup
 HUGE = 4_000_000_000
 """Bytes above which values are sent only if the user says that this is meant."""
 
+_UNKNOWN = -1
+"""Stands for no number of losses: what ranks lack is found out at the turn of the run."""
+
 
 @dataclass
 class NamespaceUpdate:
@@ -47,6 +50,8 @@ class NamespaceUpdate:
         may have another (see `missing`).
     losses
         How often ranks had lost something when it was made.
+    is_again
+        Whether ranks may have got parts of it in an earlier run.
     packed
         The groups with the objects in them, until it is sent.
     tokens
@@ -68,6 +73,7 @@ class NamespaceUpdate:
     outdated: dict[int, list[str]] = field(default_factory=dict)
     given_anew: dict[str, set[int]] = field(default_factory=dict)
     losses: int = 0
+    is_again: bool = False
     packed: list[tuple[PackedGroup, list[int]]] = field(default_factory=list)
     tokens: dict[str, list[int]] = field(default_factory=dict)
     left: list[str] | None = None
@@ -116,7 +122,7 @@ class NamespaceUpdate:
     def for_another_run(self) -> NamespaceUpdate:
         """Return the same for another run, which keeps it when this one's is let go."""
         groups = [NameGroup(**group) for group in self.groups]
-        return replace(self, groups=groups, blobs=dict(self.blobs))
+        return replace(self, groups=groups, blobs=dict(self.blobs), is_again=True, losses=_UNKNOWN)
 
     def let_go(self) -> None:
         """Release the user's values, because the run has ended."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import jupyter_sky as sky
-from tests.api.calls.test_calls import of_notebook
-from tests.waiting import PATIENCE
+from jupyter_sky.cluster.calls.batch import CallResult
+from tests.api.calls.test_calls import of_notebook, wait_for
+from tests.waiting import PATIENCE, until
 
 SOURCE = """
 class Model:
@@ -54,3 +58,28 @@ def test_what_is_bound_to_the_same_object_stays_as_ranks_have_changed_it(
         with ThreadPoolExecutor(4) as threads:
             found = list(threads.map(lambda _: add() @ pool, range(4)))
         assert sorted(found) == [[n, n] for n in range(3, 7)]
+
+
+@sky.compute
+def overrun(path: Path) -> None:
+    """Go on when the time is over, until the whole run is stopped."""
+    with contextlib.suppress(KeyboardInterrupt):
+        wait_for.local(path)
+    wait_for.local(path)
+
+
+def test_calls_that_go_on_in_another_run_find_what_their_ranks_have_changed(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    with of_notebook(SOURCE) as names:
+        add = sky.compute(names["add"])
+        late = overrun(tmp_path / "never").with_timeout(0.1)
+        calls = [add(), add(), late, late, add(), add()]
+        events: list[Any] = []
+        assert pool._batches is not None
+        batch, _ = pool._batches.pack(calls, events.append)
+        pool._batches.submit(batch)
+        until(lambda: sum(isinstance(each, CallResult) for each in events) == len(calls))
+        found = {each.number: each for each in events if isinstance(each, CallResult)}
+        assert all("longer" in str(found[n].failure) for n in (2, 3))
+        assert [pool._batches.value(found[n], calls) for n in (0, 1, 4, 5)] == [1, 1, 2, 2]
