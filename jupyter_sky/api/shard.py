@@ -147,7 +147,7 @@ def _take(data: Any, rows: Sequence[int]) -> Any:
     if hasattr(data, "features") and hasattr(data, "select"):  # a dataset of Hugging Face
         return data.select(rows)
     if hasattr(data, "shape"):  # array, tensor, sparse matrix, polars
-        return data[_key(rows)]
+        return _of_array(data, rows)
     if isinstance(data, range) and isinstance(rows, range):
         return data[rows.start : rows.stop : rows.step]
     if isinstance(data, tuple):
@@ -156,6 +156,24 @@ def _take(data: Any, rows: Sequence[int]) -> Any:
     if torch and isinstance(data, torch.utils.data.Dataset):
         return torch.utils.data.Subset(data, rows)
     return [data[row] for row in rows]
+
+
+def _of_array(data: Any, rows: Sequence[int]) -> Any:
+    """Return rows of an array; those of JAX and TensorFlow are not indexed by a list."""
+    if isinstance(rows, range):
+        return data[_key(rows)]
+    jax, tensorflow = sys.modules.get("jax"), sys.modules.get("tensorflow")
+    if jax and isinstance(data, jax.Array):
+        return data[_integers(rows)]
+    if tensorflow and isinstance(data, tensorflow.Tensor):
+        return tensorflow.gather(data, _integers(rows))
+    return data[_key(rows)]
+
+
+def _integers(rows: Sequence[int]) -> Any:
+    import numpy as np  # which both have imported
+
+    return np.asarray(rows, dtype=np.int64)
 
 
 def _key(rows: Sequence[int]) -> slice | list[int]:

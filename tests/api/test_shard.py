@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import textwrap
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 import jupyter_sky as sky
 from jupyter_sky.api.instance import _parse
 from tests.api.conftest import topology
+from tests.installed import skip_without
 
 lengths = st.integers(0, 60)
 worlds = st.integers(1, 9)
@@ -118,7 +122,7 @@ def test_an_order_of_each_rank_s_own_is_refused() -> None:
     assert numbers[0] == numbers[1]
 
 
-# -- torch -----------------------------------------------------------------------------------------
+# -- frameworks ------------------------------------------------------------------------------------
 
 
 def test_tensors_and_datasets() -> None:
@@ -136,6 +140,48 @@ def test_tensors_and_datasets() -> None:
     tensor, subset = sky.shard(x, dataset, shuffle=True, seed=3, info=info)
     assert [row[0].tolist() for row in subset] == tensor.tolist()
     assert sky.shard(x[:0], shuffle=True, info=info).shape == (0, 2)
+
+
+def test_arrays_of_jax() -> None:
+    skip_without("jax")
+    script = """
+        import jax, numpy as np
+        import jupyter_sky as sky
+        from jupyter_sky.api.instance import _parse
+        info = _parse(sys.argv[1])
+        x = np.arange(10).reshape(5, 2)
+        for shuffle in (False, True):
+            for data in (x, x[:0]):
+                array, part = sky.shard(jax.numpy.asarray(data), data, shuffle=shuffle, info=info)
+                assert isinstance(array, jax.Array)
+                assert array.tolist() == part.tolist() and array.shape == part.shape
+    """
+    script = f"import sys\n{textwrap.dedent(script)}"
+    subprocess.run([sys.executable, "-c", script, topology(1, 2)], check=True)
+
+
+def test_tensors_of_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tensor:
+        """Takes no list as its index, as that of TensorFlow, which the tests do not have."""
+
+        def __init__(self, rows: np.ndarray) -> None:
+            self.rows, self.shape = rows, rows.shape
+
+        def __len__(self) -> int:
+            return len(self.rows)
+
+        def __getitem__(self, key: slice) -> Tensor:
+            assert isinstance(key, slice)
+            return Tensor(self.rows[key])
+
+    def gather(tensor: Tensor, rows: np.ndarray) -> Tensor:
+        return Tensor(tensor.rows[rows])
+
+    monkeypatch.setitem(sys.modules, "tensorflow", Mock(Tensor=Tensor, gather=gather))
+    x = np.arange(10).reshape(5, 2)
+    for shuffle in (False, True):
+        tensor, part = sky.shard(Tensor(x), x, shuffle=shuffle, info=places(2)[1])
+        assert tensor.rows.tolist() == part.tolist()
 
 
 def test_datasets_of_hugging_face() -> None:
@@ -192,8 +238,6 @@ def test_what_cannot_be_split_is_one_sentence(data: tuple[Any, ...], sentence: s
 
 
 def test_lists_need_no_framework() -> None:
-    import subprocess
-
     script = (
         "import sys, jupyter_sky as sky; sky.shard([1], (2,), shuffle=True); print(*sys.modules)"
     )
