@@ -10,6 +10,7 @@ from typing import Any
 import jupyter_sky as sky
 from jupyter_sky.cluster.calls.batch import CallResult
 from tests.api.calls.test_calls import of_notebook, wait_for
+from tests.installed import skip_without
 from tests.waiting import PATIENCE, until
 
 SOURCE = """
@@ -83,3 +84,26 @@ def test_calls_that_go_on_in_another_run_find_what_their_ranks_have_changed(
         found = {each.number: each for each in events if isinstance(each, CallResult)}
         assert all("longer" in str(found[n].failure) for n in (2, 3))
         assert [pool._batches.value(found[n], calls) for n in (0, 1, 4, 5)] == [1, 1, 2, 2]
+
+
+LINEAR = """
+import torch
+def made():
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    return model
+model = made()
+def train():
+    with torch.no_grad():
+        model.weight += 1
+    return model.weight.item()
+"""
+
+
+def test_a_model_that_is_made_anew_begins_anew(pool: sky.ComputePool) -> None:
+    skip_without("torch")
+    with of_notebook(LINEAR) as names:
+        train = sky.compute(names["train"])
+        assert [train() @ pool for _ in range(2)] == [[2.0, 2.0], [3.0, 3.0]]
+        names["model"] = names["made"]()
+        assert train() @ pool == [2.0, 2.0]
