@@ -11,6 +11,8 @@ from functools import lru_cache
 
 # Magics that run Python in the notebook's namespace, with their options that take a value.
 _CODE_MAGICS = {"capture": "(?!)", "prun": "[DTls]", "time": "(?!)", "timeit": "[nprv]"}
+# Magics that bind what a program prints. What `--out` of others is, such as `%%sky`, is not known.
+_SCRIPT_MAGICS = {"script", "sh", "bash", "cmd", "perl", "ruby", "pypy", "python", "python3"}
 _NAME_MAGICS = {"pdef", "pdoc", "pfile", "pinfo", "pinfo2", "psearch", "psource", "store", "xdel"}
 
 _TRANSFORMED = {"run_line_magic", "run_cell_magic", "system", "getoutput"}
@@ -59,7 +61,8 @@ def parse(source: str) -> ast.Module:
     else:
         if "get_ipython()" not in source:
             return tree
-    _Embedder().visit(tree)
+    with suppress(RecursionError):  # an expression of hundreds of terms: its calls stay as they are
+        _Embedder().visit(tree)
     return tree
 
 
@@ -126,6 +129,7 @@ class _Embedder(ast.NodeTransformer):
             case ast.Call(
                 func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=method),
                 args=arguments,
+                keywords=[],
             ) if method in _TRANSFORMED:
                 texts = [str(each.value) for each in arguments if isinstance(each, ast.Constant)]
                 if len(texts) == len(arguments):
@@ -137,30 +141,29 @@ def _python_in(method: str, texts: list[str], line_number: int) -> Iterator[ast.
     above = "\n" * (line_number - 1)  # so that errors have the line numbers of the cell
     match method, texts:
         case "run_line_magic", [magic, line] if magic in _CODE_MAGICS:
-            yield from _run(magic, parse(above + _without_options(magic, line)))
+            yield from _run(magic, line, parse(above + _without_options(magic, line)))
         case "run_line_magic", [magic, line] if magic in _NAME_MAGICS:
             for name in re.findall(r"(?<![\w.])[^\W\d]\w*", line):
                 yield ast.Name(name, ast.Load())
         case "run_cell_magic", ["capture", line, body]:
-            yield from _run("capture", parse(above + "\n" + body))
+            yield from _run("capture", line, parse(above + "\n" + body))
             yield from _outputs(_without_options("capture", line))
         case "run_cell_magic", [magic, line, body] if magic in _CODE_MAGICS:
-            yield from _run(magic, parse(above + _without_options(magic, line)))
-            yield from _run(magic, parse(above + "\n" + body))
-        case "run_cell_magic", ["sky", line, _]:
-            # What comes back for `--out` is no assignment of the notebook's.
+            yield from _run(magic, line, parse(above + _without_options(magic, line)))
+            yield from _run(magic, line, parse(above + "\n" + body))
+        case "run_cell_magic", [magic, line, _]:
             yield from _expanded(line)
-        case "run_cell_magic", [_, line, _]:
-            yield from _expanded(line)
-            yield from _outputs(" ".join(re.findall(r"--(?:out|err)[\s=]+(\w+)", line)))
+            if magic in _SCRIPT_MAGICS:
+                yield from _outputs(" ".join(re.findall(r"--(?:out|err)[\s=]+(\w+)", line)))
         case _:
             yield from _expanded(texts[-1] if texts else "")
 
 
-def _run(magic: str, code: ast.Module) -> list[ast.stmt]:
-    if magic != "timeit":
-        return code.body
+def _run(magic: str, line: str, code: ast.Module) -> list[ast.stmt]:
     # `%timeit` runs code in a function of its own: names that it binds are not visible afterwards.
+    # And what is not to raise an error may have ended anywhere.
+    if magic != "timeit" and "--no-raise-error" not in line:
+        return code.body
     return [ast.If(test=ast.Constant(value=True), body=code.body, orelse=[])]
 
 

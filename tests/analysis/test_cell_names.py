@@ -215,6 +215,8 @@ CASES = {
     "%%bash --out text --err {e}\necho $x {y}": ("e", "text"),
     "%%time\n%%sky --out loss --nodes {n}\nloss = train(model)": ("n", ""),  # ranks bind it
     "get_ipython().push({'x': y}); get_ipython().ev('z')": ("get_ipython y", ""),
+    "get_ipython().getoutput('ls', split=flag)": ("get_ipython flag", ""),
+    "%%dot --out graph\na -> b": ("", ""),  # a file
 }
 
 
@@ -285,8 +287,9 @@ def test_warnings_are_left_to_whoever_runs_the_cell() -> None:
     analyse(r"x = '\d' is 'y'")
 
 
-def test_an_expression_too_deep_to_walk_reports_every_name() -> None:
-    text = " + ".join(f"x{i}" for i in range(900))
+@pytest.mark.parametrize("above", ["", "%matplotlib inline\n", "%%time\n"])
+def test_an_expression_too_deep_to_walk_reports_every_name(above: str) -> None:
+    text = above + " + ".join(f"x{i}" for i in range(900))
     assert analyse(text).reads >= {f"x{i}" for i in range(900)}
 
 

@@ -177,11 +177,14 @@ def test_what_comes_back_below_a_magic_is_no_assignment(notebook: Notebook, magi
     assert notebook.run("%%sky\nprint(net.weight)") == "7\n"
 
 
-def test_a_captured_cell_that_fails_has_assigned_nothing(notebook: Notebook) -> None:
+@pytest.mark.parametrize("magic", ["%%capture", "%%time --no-raise-error"])
+def test_a_cell_whose_error_a_magic_shows_has_assigned_nothing(
+    notebook: Notebook, magic: str
+) -> None:
     notebook.run("count = 1")
-    notebook.run("%%sky\ncount += 1")
-    notebook.run("%%capture\n1 / 0\ncount = 1")
-    assert notebook.run("%%sky\nprint(count)") == "2\n"
+    notebook.run("%%sky\ncount += 1\nonly_there = 3")
+    notebook.run(f"{magic}\n1 / 0\ncount = 1\nonly_there = 4")
+    assert notebook.run("%%sky\nprint(count, only_there)") == "2 3\n"
 
 
 def test_a_class_that_is_defined_again_is_as_it_was_defined(notebook: Notebook) -> None:

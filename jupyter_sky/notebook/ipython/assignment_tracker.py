@@ -35,12 +35,15 @@ class _Running:
         The attributes that it may assign.
     diff
         Tracks its changes of the namespace.
+    shown
+        The error of which IPython has shown the traceback last.
     """
 
     surely: frozenset[str]
     changed: frozenset[ObjectChange | FunctionCall]
     targets: frozenset[str]
     diff: NamespaceDiff
+    shown: BaseException | None
 
 
 class _Cells(threading.local):
@@ -88,7 +91,7 @@ class AssignmentTracker:
             rest = cell.surely - changed - deleted
             # Whether it has changed its containers before or will after the run is not known.
             diff = NamespaceDiff(self._shell.user_ns)
-            running[-1] = _Running(rest, frozenset(), cell.targets, diff)
+            running[-1] = replace(cell, surely=rest, changed=frozenset(), diff=diff)
 
     @without_interrupts
     def _on_pre_run_cell(self, info: Any) -> None:
@@ -104,18 +107,15 @@ class AssignmentTracker:
             names = _analysed(code)
             diff = NamespaceDiff(self._shell.user_ns)
             surely = names.always_bound - names.only_augmented
-            running.append(_Running(surely, names.always_changed, names.targets, diff))
+            shown = _shown_error()
+            running.append(_Running(surely, names.always_changed, names.targets, diff, shown))
 
     @without_interrupts
     def _on_post_run_cell(self, result: Any) -> None:
         running = self._cells.running
-        is_success = result is not None and result.success
         # The cell that loaded the extension began before this was registered.
         if running:
-            self._end(running.pop(), is_success)
-        # `%%capture` ends well all the same.
-        if running and (outer := running[-1]) and not is_success:
-            running[-1] = replace(outer, surely=frozenset(), changed=frozenset())
+            self._end(running.pop(), result is not None and result.success)
         if not running:  # a cell may run others
             for cluster in self._session.connected_clusters():
                 cluster.sync.cell_ended()
@@ -124,6 +124,8 @@ class AssignmentTracker:
         """Report what a cell has done."""
         if cell is None:
             return
+        # `%%capture`, and `%%time` of older versions, show the error of their code and end well.
+        is_success = is_success and cell.shown is _shown_error()
         surely = cell.surely if is_success else frozenset()
         assigned = {*surely} & self._shell.user_ns.keys()
         clusters = self._session.connected_clusters()
@@ -161,6 +163,10 @@ class AssignmentTracker:
                 cluster.sync.assigned(assigned, values)
             if deleted:
                 cluster.sync.deleted(deleted)
+
+
+def _shown_error() -> BaseException | None:
+    return getattr(sys, "last_value", None)
 
 
 def _depth() -> int:
