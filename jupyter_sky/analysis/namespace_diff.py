@@ -66,8 +66,8 @@ class NamespaceDiff:
 class LastObjects:
     """Remembers which objects names were bound to, over any time, to find those bound to others.
 
-    Objects are known as in `NamespaceDiff`. Small containers are kept as well: an empty list would
-    often have the address of one that is gone.
+    Objects are known as in `NamespaceDiff`. Small containers are kept as well, as long as they are
+    small and bound: an empty list would often have the address of one that is gone.
     """
 
     def __init__(self) -> None:
@@ -76,6 +76,9 @@ class LastObjects:
 
     def note(self, names: Iterable[str], namespace: Mapping[str, Any]) -> None:
         """Remember what some names are bound to now."""
+        for name, (identity, weakly, kept) in self._known.items():
+            if kept is not None and (name not in namespace or not _is_kept(kept)):
+                self._known[name] = identity, weakly, None
         refused = _not_referred_to()
         for name in names:
             if name not in namespace:
@@ -83,7 +86,7 @@ class LastObjects:
             value = namespace[name]
             kind, weakly, kept = type(value), None, None
             if not kind.__weakrefoffset__:
-                kept = value if _is_small(value) or _is_small_container(value) else None
+                kept = value if _is_kept(value) else None
             elif not issubclass(kind, refused):
                 weakly = weakref.ref(value)
             self._known[name] = id(value), weakly, kept
@@ -115,8 +118,10 @@ def _is_small(value: Any) -> bool:
     return _is_small_scalar(value)
 
 
-def _is_small_container(value: Any) -> bool:
-    if type(value) not in (list, dict) or len(value) > _MAX_PARTS:
+def _is_kept(value: Any) -> bool:
+    if type(value) not in (list, dict):
+        return _is_small(value)
+    if len(value) > _MAX_PARTS:
         return False
     parts = [*value, *value.values()] if type(value) is dict else list(value)
     return all(map(_is_small_scalar, parts))

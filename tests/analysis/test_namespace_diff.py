@@ -117,3 +117,9 @@ def test_names_are_found_that_are_bound_to_other_objects_than_last() -> None:
     namespace["few"] = None
     namespace["few"] = []  # at another address than the one that was noted
     assert "few" in last.changed(namespace)
+    # What was small, and is not any more.
+    namespace["few"].append(Model())
+    model = weakref.ref(namespace["few"][0])
+    last.note([], namespace)
+    namespace["few"] = None
+    assert model() is None

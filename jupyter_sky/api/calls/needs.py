@@ -62,7 +62,7 @@ def find_needs(
 class _Needed:
     """The objects that calls on a cluster have needed: ranks go on with them as they changed them.
 
-    To bind a name again is to assign it, also where the new object equals what ranks were sent.
+    To bind a name to another object is to assign it, also where that equals what ranks were sent.
     """
 
     def __init__(self) -> None:
