@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from jupyter_sky.cluster.calls.batch import BatchedCall
 
+_MOST_LOST = 3  # ranks to which the arguments of a call were on their way
+
 
 @dataclass(eq=False)
 class Assignment:
@@ -47,6 +49,14 @@ class Assignment:
         for timer in self.timers:
             timer.cancel()
         self.timers.clear()
+
+    def is_lost_too_often(self) -> bool:
+        """Count that its rank was lost; return whether that may be due to its arguments."""
+        if self.is_there:
+            return False
+        lost = self.call.batch.lost
+        lost[self.call.position] += 1
+        return lost[self.call.position] > _MOST_LOST
 
 
 _numbers = itertools.count(1)

@@ -118,6 +118,8 @@ class Batch:
         When a rank was given the first of them, by the monotonic clock.
     tries
         How often each call has lost its rank, by the call's position.
+    lost
+        The same while its arguments were on their way, which is no attempt.
     cancelled
         The positions of calls that are not wanted any more.
     spent
@@ -134,6 +136,7 @@ class Batch:
     program: tuple[str, ...] | None
     began: float | None = None
     tries: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    lost: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     cancelled: set[int] = field(default_factory=set)
     spent: set[int] = field(default_factory=set)
 

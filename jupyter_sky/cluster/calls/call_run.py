@@ -222,7 +222,7 @@ class CallRun:
         """Give the calls of a lost rank to others; a call that may not be retried fails."""
         error = rank_lost(event, self._controller.runtime_env.reforms)
         for each in reversed(self._assigned.remove_rank(event.rank)):
-            if each.has_begun:
+            if each.has_begun or each.is_lost_too_often():
                 self._lose(each.call, event.rank, error)
             else:
                 self._waiting.appendleft(each.call)

@@ -18,7 +18,7 @@ from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.cluster.calls import time_limits
 from jupyter_sky.cluster.network.upload import Uploads
 from tests.api.calls.test_calls import double, rank_pids, wait_for, worker
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE
 
 
 @sky.compute
@@ -45,20 +45,29 @@ def test_the_time_of_a_call_counts_from_when_it_begins(
         assert [each.result(PATIENCE) for each in behind] == [0, 2]
 
 
+class HeldUpload:
+    """The first upload of a call: it goes on when the test says so."""
+
+    def __init__(self) -> None:
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+
+    async def wait(self) -> None:
+        self.has_begun.set()
+        while not self.may_go_on.is_set():
+            await asyncio.sleep(0.01)
+
+
 @pytest.fixture
-def upload(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Let the first upload of a call begin, and go on when the test says so."""
-    may_go_on, put, asked = threading.Event(), Uploads.put_before, []
+def upload(monkeypatch: pytest.MonkeyPatch) -> HeldUpload:
+    held, put = HeldUpload(), Uploads.put_before
 
     async def put_later(self: Uploads, request: Any, blobs: Any, what: str) -> None:
-        if what == "a call" and blobs and not asked:
-            asked.append(what)
-            while not may_go_on.is_set():
-                await asyncio.sleep(0.01)
+        if what == "a call" and blobs and not held.has_begun.is_set():
+            await held.wait()
         await put(self, request, blobs, what)
 
     monkeypatch.setattr(Uploads, "put_before", put_later)
-    return may_go_on
+    return held
 
 
 @sky.compute
@@ -70,26 +79,26 @@ LARGE = bytes(1_000_000)
 
 
 def test_the_time_of_a_call_does_not_count_the_upload_of_its_arguments(
-    pool: sky.ComputePool, tmp_path: Path, upload: threading.Event
+    pool: sky.ComputePool, tmp_path: Path, upload: HeldUpload
 ) -> None:
     double(1) @ pool  # imports this module
-    slow = length(LARGE).with_timeout(0.1) > pool  # on rank 0
-    late = go_on_until(tmp_path / "now").with_timeout(0.2) > pool  # on rank 1, given up after it
+    slow = length(LARGE).with_timeout(3.0) > pool  # on rank 0
+    late = go_on_until(tmp_path / "now").with_timeout(3.5) > pool  # on rank 1, given up after it
     assert isinstance(late.exception(PATIENCE), TimeoutError)
-    upload.set()
+    upload.may_go_on.set()
     assert slow.result(PATIENCE) == len(LARGE)
     (tmp_path / "now").touch()
 
 
 def test_a_call_whose_rank_is_lost_before_its_arguments_are_there_needs_no_further_try(
-    pool: sky.ComputePool, upload: threading.Event
+    pool: sky.ComputePool, upload: HeldUpload
 ) -> None:
     first, _ = rank_pids(pool)
     slow = length(LARGE).with_retries(0) > pool
-    until(lambda: pool.cluster.state.is_in_use)
+    assert upload.has_begun.wait(PATIENCE)
     os.kill(first, signal.SIGKILL)
     assert slow.result(PATIENCE) == len(LARGE)
-    upload.set()
+    upload.may_go_on.set()
     assert pool.map(length, [b"", b"1"]) == [0, 1]
 
 
