@@ -325,10 +325,9 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
     kept = [connection for connection in stay if stay[connection]]
     leaving = [connection for connection in stay if not stay[connection]]
     machines = [connection.machine.with_nodes(stay[connection]) for connection in kept]
-    rows = [machine.row() for machine in machines]
     ended = [connection.machine for connection in leaving]
-    leaving_rows = [machine.row() for machine in ended]
-    await blocking(registry.record_size, controller.id, nodes, rows, leaving_rows)
+    rows = [[machine.row() for machine in each] for each in (machines, ended)]
+    await blocking(registry.record_size, controller.id, nodes, *rows)
     controller.spec = replace(controller.spec, nodes=nodes)
     before = set(controller.ranks)
     for connection, machine in zip(kept, machines, strict=True):
@@ -343,18 +342,19 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
     return untold
 
 
-async def _release(controller: Controller, provider: Provider, gone: Sequence[Machine]) -> None:
+async def _release(
+    controller: Controller, provider: Provider, gone: Sequence[Machine], is_own: bool = True
+) -> None:
     """Release machines, record those that stay, and let these spend what is left."""
     if isinstance(provider, Scalable):
         await provider.release_machines(gone)
     staying = [connection.machine for connection in controller.connections]
     record, rows = registry.record_size, [machine.row() for machine in staying]
     is_first = await blocking(record, controller.id, controller.spec.nodes, rows)
-    # Another process may do the same after a kernel that was killed; this twice would spend more
-    # than may be. Nor was it shared with nodes that have the places of lost ones.
-    there = {node.node for node in controller.state.nodes}
-    gone = [each for each in gone if there.isdisjoint(node.node for node in each.nodes)]
-    if is_first and gone and isinstance(provider, Limited):
+    # After a kernel that was killed, two may come here. Nodes in lost ones' places got no share.
+    kept = {node.node for node in controller.state.nodes}
+    gone = [each for each in gone if kept.isdisjoint(node.node for node in each.nodes)]
+    if (is_own or is_first) and gone and isinstance(provider, Limited):
         await provider.share_rest(staying, gone)
 
 
@@ -388,7 +388,7 @@ async def finish_interrupted(
         owed_ends.remove_machines(origin(controller), leaving),
     )
     controller.forget_ranks(surplus)
-    await _release(controller, controller.provider, leaving)
+    await _release(controller, controller.provider, leaving, is_own=False)
 
 
 async def _end_ranks(connections: Sequence[Connection], ranks: Collection[int]) -> None:

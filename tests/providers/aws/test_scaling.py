@@ -188,7 +188,7 @@ def test_the_money_lasts_as_long_as_before_where_a_new_node_does_not_join(
 
 
 def test_each_disk_of_a_new_node_is_paid_from_the_money_that_is_left(
-    start: Start, machines: Machines, account: Account
+    start: Start, machines: Machines, clients: Clients, account: Account
 ) -> None:
     def with_data(call: Call, carry_out: Callable[[], Answer]) -> Answer:
         """Have an image of the user's bring data on a disk that costs as much as the instance."""
@@ -205,6 +205,10 @@ def test_each_disk_of_a_new_node_is_paid_from_the_money_that_is_left(
     cells = start(1, framework=False, max_cost=40)
     [host] = hosts(machines)
     before = seconds_left(host)
+    [[node]] = [each["Instances"] for each in clients.ec2.describe_instances()["Reservations"]]
+    own = clients.ec2.create_volume(AvailabilityZone="us-east-1a", Size=9000)["VolumeId"]
+    there = node["InstanceId"]
+    clients.ec2.attach_volume(VolumeId=own, InstanceId=there, Device="/dev/sdz")  # by the user
     cells.cluster.scale(2)
     assert seconds_left(host) == pytest.approx(before / 2, rel=0.01)
     assert cells.cluster.price == pytest.approx(0.4 + 2 * 21 * DISK)

@@ -43,7 +43,7 @@ def offer(
 
 
 def disks(clients: Clients, said: Mapping[str, Any], otherwise: int) -> dict[str, int]:
-    """Return the gigabytes of the disks of an instance, by name.
+    """Return the gigabytes of the disks that an instance was started with, by name.
 
     Parameters
     ----------
@@ -54,9 +54,16 @@ def disks(clients: Clients, said: Mapping[str, Any], otherwise: int) -> dict[str
     """
     attached = [{"Name": "attachment.instance-id", "Values": [said["InstanceId"]]}]
     found = {said["RootDeviceName"]: otherwise}
+    # What the user has attached stays when the instance ends, and is at no other one.
+    names = {
+        each["Ebs"]["VolumeId"]: each["DeviceName"]
+        for each in said["BlockDeviceMappings"]
+        if each["Ebs"]["DeleteOnTermination"]
+    }
     with contextlib.suppress(AWSError), explain_errors():
         for each in clients.ec2.describe_volumes(Filters=attached)["Volumes"]:
-            found |= {at["Device"]: int(each["Size"]) for at in each["Attachments"]}
+            if name := names.get(each["VolumeId"]):
+                found[name] = int(each["Size"])
     return found
 
 
