@@ -64,12 +64,23 @@ class SentFiles:
         HostError
             If that fails.
         """
-        quoted, note = shlex.quote(folder), shlex.quote(f"{folder}/{_NOTE}")
+        quoted = shlex.quote(folder)
         unpack = f"mkdir -p {quoted} && tar -xzf - --no-same-owner -C {quoted}"
         try:
-            connection.run(f"{unpack} && echo {shlex.quote(self.identity)} >{note}", self.content)
+            connection.run(unpack, self.content)
         except CommandError as error:
             raise HostError(f"files could not be sent: {error}") from None
+
+    def keep(self, connection: HostShell, folder: str) -> None:
+        """Note that they are in a folder on a host, which from now on stays as it is.
+
+        Raises
+        ------
+        HostError
+            If that fails.
+        """
+        note = shlex.quote(f"{folder}/{_NOTE}")
+        connection.run(f"echo {shlex.quote(self.identity)} >{note}")
 
 
 def check_files(image: Image) -> None:

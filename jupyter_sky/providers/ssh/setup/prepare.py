@@ -111,13 +111,16 @@ def prepare_host(
             facts.driver is not None if cuda is None else cuda,
         )
     folder = work_folder(spec.name, facts)
-    if files.are_wanted(connection, folder):
+    are_sent = files.are_wanted(connection, folder)
+    if are_sent:
         report(f"sending files ({format_bytes(len(files.content))})", 0.7)
         files.send(connection, folder)
     image = spec.image
     bootstrap(
         connection, image.bootstrap, folder, python, image.env, lambda text: report(text, 0.75)
     )
+    if are_sent:  # those with which a command of `bootstrap` fails can be corrected
+        files.keep(connection, folder)
     variables = shell_values(connection, image.shell_vars)
     report("prepared", 0.8)
     is_ours = python.startswith(f"{facts.cache_folder}/envs/")

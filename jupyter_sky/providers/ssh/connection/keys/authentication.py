@@ -148,8 +148,9 @@ def _candidates(
     offered = {key.asbytes() for key in held}
     later = []
     for path in login.identity_files:
-        if any(kind in _openssh_content(path) for kind in _OF_SECURITY_KEYS):
-            if _public_blob(path) not in offered:
+        content = _openssh_content(path)
+        if any(kind in content for kind in _OF_SECURITY_KEYS):
+            if not any(blob in content for blob in offered):  # its public part is in clear
                 of_security_keys.append(path)
         elif path not in _unlocked and _is_encrypted(path):
             if _public_blob(path) not in offered:
