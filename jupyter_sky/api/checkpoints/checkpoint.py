@@ -77,6 +77,8 @@ def save(path: str | PathLike[str], *, wait: bool = True, **values: Any) -> Savi
     metric_log.flush()
     together.meet("sky.save")
     state = _state(values)
+    if not together.is_first:  # torch would save those of the rank that has least to write
+        del state[_VALUES]
     names = _kinds(values)
     folder = CheckpointFolder.begin(str(path), names, together)
     try:

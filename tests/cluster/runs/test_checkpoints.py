@@ -66,6 +66,19 @@ def step_on(model, optimizer):
             torch.testing.assert_close(found["model:state"][name], value)
 
 
+@pytest.mark.parametrize("way", [FSDP2, DDP], ids=["FSDP2", "DDP"])
+@pytest.mark.parametrize("wait", [True, False])
+def test_other_values_are_those_of_rank_0(cells: Cells, way: str, wait: bool) -> None:
+    code = f"""{way}
+history = [0.5] if rank == 0 else []
+sky.save(path, wait={wait}, model=model, history=history, rank=rank).wait()
+others = sky.load(path, model=model)
+"""
+    found = cells.run(code, values={rank: ["others"] for rank in range(4)})
+    expected = {"others": {"history": [0.5], "rank": 0}}
+    assert [found[rank] for rank in range(4)] == [expected] * 4
+
+
 def test_an_optimizer_that_evaluates_the_model_itself_goes_on_where_it_was(cells: Cells) -> None:
     cells.run("""
 def prepared():
