@@ -216,7 +216,9 @@ def read_folder(
         # Reading a pipe would wait for a writer, and a device may have no end.
         raise UsageError(f"{source} is a pipe, socket or device: only files and folders are sent.")
     root = source if source.is_dir() else source.parent
-    found = dict(entries(source) if source.is_dir() else [(source.name, source.lstat())])
+    # A link that is named itself is followed: as a link, it would lead to nothing on a node.
+    status = source.stat() if source.is_file() else source.lstat()
+    found = dict(entries(source) if source.is_dir() else [(source.name, status)])
     links = {
         path: _target(root / path, root)
         for path, status in found.items()

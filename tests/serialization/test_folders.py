@@ -122,6 +122,19 @@ def test_a_link_that_leads_to_itself_is_sent_as_it_is(tmp_path: Path) -> None:
     assert read_folder(tmp_path / "latest").folder["links"] == {"latest": "latest"}
 
 
+def test_a_link_that_is_named_itself_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "step-300.pt").write_bytes(b"weights")
+    link = tmp_path / "runs" / "latest.pt"
+    link.symlink_to("../step-300.pt")
+    for name in (None, "best.pt"):
+        folder = read_folder(link, file_name=name).folder
+        assert folder["links"] == {}
+        assert [(path, file["size"]) for path, file in folder["files"].items()] == [
+            (name or "latest.pt", 7)
+        ]
+
+
 def test_a_link_to_nothing_is_sent_as_it_is(tmp_path: Path) -> None:
     write(tmp_path, "train.py")
     links = {"latest": "checkpoints/9", "old": "../gone/x", "scratch": "/scratch/me/gone"}

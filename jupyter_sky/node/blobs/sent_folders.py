@@ -175,7 +175,8 @@ class _FolderWriter:
         here = _status(place)
         if here is not None and sent is not None:
             is_as_sent = (here.st_mtime_ns, here.st_size) == (sent.changed, sent.size)
-            if file["blob"] == sent.blob:
+            # What was changed here stays, unless it is to be replaced.
+            if file["blob"] == sent.blob and (is_as_sent or not self._force):
                 if stat.S_ISREG(here.st_mode):
                     place.chmod(mode_of_copy(stat.S_IMODE(here.st_mode), file["mode"]))
                 return sent

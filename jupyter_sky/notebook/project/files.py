@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -51,11 +51,13 @@ def read_sources(
         If one of them does not exist or is too large.
     """
     contents, here = [], working_folder()
+    sources: dict[PurePosixPath, Path] = {}
     for source in _sources(names):
         is_below = source.is_relative_to(here) and source != here
         place = PurePosixPath(to, source.name) if to else PurePosixPath(source.name)
         if is_below and not to:
             place = PurePosixPath(source.relative_to(here).as_posix())
+        _refuse_twice(source, sources.setdefault(place, source), place)
         if source.is_dir():
             content = read_folder(source, "put", str(place), limit)
             _check_left_out(source, content)
@@ -108,6 +110,10 @@ def bring(
         found = _find(cluster, patterns, rank)
         links_out += found["links_out"]
         places[rank] = list(_downloads(cluster, found, patterns, rank, folder))
+        sources: dict[Path, str] = {}
+        for each in places[rank]:
+            path = each.file["path"]
+            _refuse_twice(path, sources.setdefault(each.path, path), each.path)
     if links_out:
         names = printable(shlex.join(dict.fromkeys(links_out)))
         print(
@@ -191,6 +197,15 @@ def _check_left_out(source: Path, content: FolderContent) -> None:
         raise UsageError(
             f"nothing in {source} is sent, as {own} leaves it out: say otherwise in "
             f"a {IGNORE_FILE} in this folder, which may be empty."
+        )
+
+
+def _refuse_twice(one: str | Path, other: str | Path, place: PurePath) -> None:
+    """Refuse to copy two files or folders to one place: one would be lost, and nobody told."""
+    if one != other:
+        raise UsageError(
+            f"{printable(str(other))} and {printable(str(one))} would both be "
+            f"{printable(str(place))}: copy them one by one, each with `--to FOLDER`."
         )
 
 

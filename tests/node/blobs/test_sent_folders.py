@@ -34,11 +34,11 @@ class Sender:
         (self.here / path).parent.mkdir(parents=True, exist_ok=True)
         (self.here / path).write_text(text)
 
-    def send(self, target: str = "work") -> Path:
+    def send(self, target: str = "work", force: bool = False) -> Path:
         content = read_folder(self.here, target=target)
         for key, blob in content.blobs.items():
             (self.store / key).write_bytes(blob)
-        return write_folder(content.folder, self.node, self.store)
+        return write_folder({**content.folder, "force": force}, self.node, self.store)
 
 
 @pytest.fixture
@@ -189,6 +189,8 @@ def test_what_a_script_wrote_over_a_file_is_not_lost(sender: Sender) -> None:
     assert (root / "state").read_text() == "of the script"
     (root / "state").unlink()
     assert (sender.send() / "state").read_text() == "changed here too"
+    (root / "state").write_text("of the script")
+    assert (sender.send(force=True) / "state").read_text() == "changed here too"
 
 
 def test_what_was_not_sent_is_not_overwritten(sender: Sender) -> None:

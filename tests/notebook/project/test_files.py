@@ -31,3 +31,15 @@ def test_a_working_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "gone").rmdir()
     with pytest.raises(SkyError, match="no longer exists: change to one that does with `%cd`"):
         read_sources(["a.csv"], None, None, False)
+
+
+def test_of_two_files_with_one_place_none_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "m.csv").write_text(name)
+    monkeypatch.chdir(tmp_path)
+    assert len(read_sources(["a/m.csv", "b/m.csv", "a/m.csv"], None, None, False)) == 3
+    with pytest.raises(UsageError, match=r"b/m.csv would both be d/m.csv: copy them one by one"):
+        read_sources(["a/m.csv", "b/m.csv"], "d", None, False)
