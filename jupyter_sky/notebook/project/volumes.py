@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -68,10 +69,11 @@ def say_written_back(shell: InteractiveShell, cluster: Cluster, keeps: bool = Fa
     written, troubles = cluster.mounts.write_back()
     if keeps:
         _refuse_to_lose(cluster, troubles)
-    if written:
-        NoticeLine(shell, cluster.name).update("; ".join(written))
-    for trouble in [*troubles, *cluster.mounts.lost()]:
-        print(f"{cluster.name}: {trouble}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a closed terminal keeps no machine from being ended
+        if written:
+            NoticeLine(shell, cluster.name).update("; ".join(written))
+        for trouble in [*troubles, *cluster.mounts.lost()]:
+            print(f"{cluster.name}: {trouble}", file=sys.stderr)
 
 
 def keep_unwritten(cluster: Cluster) -> None:

@@ -7,12 +7,16 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 import jupyter_sky as sky
 from jupyter_sky import paths
@@ -448,3 +452,20 @@ def test_stop_while_files_are_written_back_says_that_the_cluster_is_up(
             notebook.run("%sky down train")
     assert "1" in notebook.run("%%sky --cluster train\nprint(1)")
     assert "train: ended" in notebook.run("%sky down --discard train")
+
+
+def test_what_nobody_can_be_told_keeps_no_cluster_from_being_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where the terminal of ``jupyter sky run`` was closed meanwhile."""
+
+    class Closed(StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    mounts = SimpleNamespace(
+        volumes=["/data"], write_back=lambda: (["1 file"], ["2 are not"]), lost=list
+    )
+    cluster: Any = SimpleNamespace(name="rented", mounts=mounts)
+    monkeypatch.setattr(sys, "stderr", Closed())
+    volumes.say_written_back(cast(InteractiveShell, None), cluster)
