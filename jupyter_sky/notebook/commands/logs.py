@@ -16,6 +16,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.rank_log import LogEntry, LogPart
 from jupyter_sky.errors import ClusterLost, NoConnection, UsageError
 from jupyter_sky.notebook.commands.context import CommandContext
+from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.validation import choose_ranks
 
 _LINES = 1000
@@ -189,8 +190,8 @@ class _PlainPrinter:
     def left_out(self, size: int, lines: int) -> None:
         if size and (self._asked is None or lines < self._asked):
             print(
-                f"[{size:,} bytes above are not shown: `%sky logs {self._rank} --save FILE` saves "
-                f"the whole log]"
+                f"[{size:,} bytes above are not shown: `{typed_command()} logs {self._rank} --save "
+                f"FILE` saves the whole log]"
             )
 
     def print(self, entry: LogEntry) -> None:

@@ -108,14 +108,13 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
         ranks = choose_nodes(cluster, "num_nodes", str(choices[0].nodes or ""))
         options = replace(choices[0], ranks=ranks, stdout=line.options.stdout or "all")
 
-        def made(text: str, title: str) -> NodeScript:
-            script = NodeScript(text, title, task.env)
-            with task.saying_names():
-                if folder is not None:
-                    script = inside(folder, cluster, limit, script)
-                return mounted(mounts, limit, script)
-
-        first, *rest = [made(*part) for part in parts]
+        script = NodeScript("", "", task.env)
+        with task.saying_names():
+            if folder is not None:
+                script = inside(folder, cluster, limit, script)
+            script = mounted(mounts, limit, script)
+        # Both parts have the files of now: while the first one runs, some may change here.
+        first, *rest = [replace(script, text=text, title=title) for text, title in parts]
         return run_script(context.shell, session, cluster, options, first, handle, *rest)
 
     wanted = fitting if is_there else choices

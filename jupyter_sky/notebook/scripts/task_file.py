@@ -175,7 +175,7 @@ def _check_keys(path: Path, prefix: str, said: Mapping[str, Any], known: tuple[s
         return
     parts = []
     for key in wrong:
-        near = similar_names(key, known)
+        near = similar_names(str(key), known)
         parts.append(f"{prefix}{key}" + (f" (did you mean {near[0]}?)" if near else ""))
     raise UsageError(f"{path} has keys that no task has: {', '.join(parts)}.")
 
@@ -342,7 +342,7 @@ def _accelerators(path: Path, key: str, value: Any) -> dict[str, Any]:
         [value] = value
     if isinstance(value, dict) and len(value) == 1:
         ((name, count),) = value.items()
-        value = f"{name}:{count}"
+        value = name if count is None else f"{name}:{count}"
     if not isinstance(value, str):
         raise UsageError(f"{path}: {key} should be the name of a GPU, like A100:8.")
     return {"gpu": _convert(path, key, types.GPU, value)}

@@ -107,6 +107,18 @@ def test_files_of_similar_names_are_all_there(notebook: Notebook, folder: Path) 
         assert out == "kept\nan input\nanother\nanother\n"
 
 
+def test_a_large_file_that_changes_here_during_the_setup_stays_as_it_was_sent(
+    notebook: Notebook, folder: Path
+) -> None:
+    large = folder / "input.txt"
+    large.write_text("a" * 2_000_000)
+    (folder / "task.yaml").write_text(
+        "workdir: project\nfile_mounts: {data: input.txt}\n"
+        f"setup: head -c 2000000 /dev/zero > {large}\nrun: head -c 3 data"
+    )
+    assert notebook.run("%sky launch task.yaml") == "aaa"
+
+
 def test_a_setup_knows_its_node(notebook: Notebook, folder: Path) -> None:
     (folder / "task.yaml").write_text(
         "num_nodes: 2\nsetup: |\n"
@@ -163,6 +175,10 @@ def test_resources_are_options_of_a_cell(tmp_path: Path) -> None:
             [("first", "ssh", None, False), ("first", "aws", "L4", False)],
         ),
         (
+            "accelerators: {'A100:8', 'H100:4'}",
+            [("cheapest", None, "A100:8", False), ("cheapest", None, "H100:4", False)],
+        ),
+        (
             "accelerators: {A100: 8, H100: 4}",
             [("cheapest", None, "A100:8", False), ("cheapest", None, "H100:4", False)],
         ),
@@ -213,6 +229,7 @@ def test_what_cannot_be_had_is_called_as_in_the_file(notebook: Notebook, tmp_pat
             "resources: {infra: moon}",
             'resources.infra takes local, ssh, aws or slurm; "moon" is not one',
         ),
+        ("resources: {any_of: [{1: 2}]}", r"has keys that no task has: resources.any_of\[0\].1"),
         ("resources: {accelerators: 8}", "should be the name of a GPU, like A100:8"),
         ("resources: {any_of: {infra: aws}}", "any_of should be a list of resources"),
         ("resources: {ordered: []}", "resources.ordered is empty: name resources, or leave"),
