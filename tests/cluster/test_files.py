@@ -154,6 +154,25 @@ def test_a_file_goes_on_where_it_was_stopped(notebook: Notebook, tmp_path: Path)
     with pytest.raises(SkyError, match="large was removed or changed on node 0"):
         cluster.files.bring(0, [place], counts.append)
     assert not place.path.exists()
+    # Nor is one that is replaced by another of its size, of which the rest has come.
+    source.write_bytes(content)
+    [file] = cluster.files.find(0, [str(source)])["files"]
+    place = Download(file, place.path)
+
+    def replace(count: int) -> None:
+        new = source.with_name("new")
+        new.write_bytes(bytes(len(content)))
+        new.replace(source)
+
+    with pytest.raises(SkyError, match="large was removed or changed on node 0"):
+        cluster.files.bring(0, [place], replace)
+    assert not place.path.exists()
+    # A log may grow.
+    [file] = cluster.files.find(0, [str(source)])["files"]
+    with source.open("ab") as log:
+        log.write(b"another line")
+    cluster.files.bring(0, [place := Download(file, place.path)], counts.append)
+    assert place.path.stat().st_size == len(content)
     # Nobody may read here what nobody else may read there: on its own, or one of several.
     modes = {"key": 0o600, "closed/key": 0o644, "open": 0o755}
     for name in modes:

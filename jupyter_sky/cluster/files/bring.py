@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -187,7 +188,26 @@ async def _bring_large(
                 arrived(count)
         finally:
             await cancel_all(task for _, task in asked)
+    if file["size"] > PART:
+        await _check_is_one(connection, place)
     _finish(place, part)
+
+
+async def _check_is_one(connection: Connection, place: Download) -> None:
+    """Refuse a file whose parts may be of several versions; one that has grown, as a log, is one.
+
+    Raises
+    ------
+    SkyError
+        When it was written anew meanwhile.
+    """
+    file = place.file
+    answer = await find(connection, [glob.escape(file["path"])])
+    now = next((each for each in answer["files"] if each["path"] == file["path"]), None)
+    if now and (now["changed"] == file["changed"] or now["size"] > file["size"]):
+        return
+    _part(place).unlink(missing_ok=True)
+    raise _is_another(connection, place)
 
 
 async def _read(
@@ -204,11 +224,15 @@ def _whole(
     connection: Connection, place: Download, data: memoryview | None, size: int
 ) -> memoryview:
     if data is None or len(data) != size:
-        raise SkyError(
-            f"{place.file['name']} was removed or changed on {connection.name} while it was "
-            "brought: bring it again when nothing writes it."
-        )
+        raise _is_another(connection, place)
     return data
+
+
+def _is_another(connection: Connection, place: Download) -> SkyError:
+    return SkyError(
+        f"{place.file['name']} was removed or changed on {connection.name} while it was brought: "
+        "bring it again when nothing writes it."
+    )
 
 
 def _part(place: Download) -> Path:
