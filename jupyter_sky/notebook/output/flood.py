@@ -55,7 +55,7 @@ class FloodEnd:
 
     def show(self) -> None:
         """Publish the end, if it has changed."""
-        ends = (line.rpartition("\r")[2] for line in self._text.rstrip("\n").split("\n"))
+        ends = (_last_state(line) for line in self._text.rstrip("\n").split("\n"))
         text = "\n".join([self._notice(), *(f"{self._label}{line}" for line in ends)])
         if text != self._shown:
             is_new, self._shown = self._shown is None, text
@@ -68,3 +68,7 @@ class FloodEnd:
 
     def _notice(self) -> str:
         return gap_notice(self._rank, self._lines, self._bytes, typed_command())
+
+
+def _last_state(line: str) -> str:
+    return line.rstrip("\r").rpartition("\r")[2]
