@@ -145,6 +145,22 @@ test('what is typed is what starts, however soon the button follows', async () =
   assert.deepEqual(inserted, [[three.line, 'start']], 'of the kind that was chosen');
 });
 
+test('a button that is pressed twice while offers load starts once', async () => {
+  submit();
+  button('Start').click();
+  await settled();
+  type('3');
+  submit();
+  submit();
+  answers[0]!(found([LOCAL]));
+  const three = { ...LOCAL, line: '--nodes 3' };
+  await answer([three]);
+  assert.deepEqual(inserted, [[three.line, 'start']]);
+  submit();
+  await settled();
+  assert.equal(inserted.length, 2, 'who opens the form again starts another one');
+});
+
 test('while a number is typed nothing is asked, and nothing can be started with a wrong one', (t) => {
   mock.timers.enable({ apis: ['setTimeout'] });
   t.after(() => mock.timers.reset());

@@ -54,6 +54,8 @@ export class NewCluster {
   #later: ReturnType<typeof setTimeout> | undefined;
   /** The offers for the input; null until they were requested. */
   #asking: Promise<void> | null = null;
+  /** Those that a pressed button waits for: to press again while they load asks for nothing more. */
+  #awaited: Promise<void> | null = null;
 
   constructor(tools: Tools, desk: Desk, close: () => void) {
     const { trans } = tools;
@@ -235,7 +237,17 @@ export class NewCluster {
 
   async #put(place: Place): Promise<void> {
     const asking = this.#ask();
-    await asking;
+    if (asking === this.#awaited) {
+      return;
+    }
+    this.#awaited = asking;
+    try {
+      await asking;
+    } finally {
+      if (asking === this.#awaited) {
+        this.#awaited = null;
+      }
+    }
     const offer = this.#offers.chosen;
     // If the user continues to type, earlier input no longer counts.
     if (offer && asking === this.#asking) {
