@@ -4,7 +4,7 @@ import { afterEach, test } from 'node:test';
 import type { Ask } from '../src/action.ts';
 import type { Entry, IdleTimeout, LogChunk } from '../src/api.ts';
 import type { Page } from '../src/sidebar/card.ts';
-import { costOf, endOf, madeOf, span, totalOf, upOf } from '../src/sidebar/facts.ts';
+import { costOf, endOf, labelsOf, madeOf, span, totalOf, upOf } from '../src/sidebar/facts.ts';
 import { ClusterList } from '../src/sidebar/list.ts';
 import { setSentence } from '../src/sentence.ts';
 import { english } from '../src/words.ts';
@@ -127,6 +127,24 @@ test('the words for times and money', () => {
   assert.equal(end({ keeps_disks: true, left: 240 }), 'stops in 4 min if it stays idle');
   assert.equal(totalOf(english, [entry, entry]), '2 clusters · $32.80 an hour');
   assert.equal(totalOf(english, [{ ...entry, price: null }]), '1 cluster');
+});
+
+test('clusters with one name can be told apart in a choice among them', () => {
+  const entry = sampleEntry({ name: 'train' });
+  const labels = labelsOf(english, [
+    { ...entry, id: 'c1', state: 'lost' },
+    { ...entry, id: 'c2' },
+    { ...entry, id: 'c3', nodes: 1 },
+    { ...entry, id: 'c4', nodes: 1 },
+    { ...entry, id: 'c5', name: 'other' }
+  ]);
+  assert.deepEqual(labels, [
+    'train · lost',
+    'train · running · 2 nodes × A100 · aws',
+    'train · running · 1 node × A100 · aws · c3',
+    'train · running · 1 node × A100 · aws · c4',
+    'other'
+  ]);
 });
 
 test('clusters come and go, and what did not change is not touched', () => {

@@ -7,6 +7,7 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
 import type { Entry } from '../api.ts';
 import { ACTIONS, isPossible, labelOf, type Action } from '../sidebar/actions.ts';
+import { labelsOf } from '../sidebar/facts.ts';
 import { plain } from '../text.ts';
 import { IClusters } from './clusters.ts';
 import { Confirm } from './confirm.ts';
@@ -116,10 +117,10 @@ class Actions {
     if (others.length === 0) {
       return only;
     }
-    const names = entries.map(({ name }) => plain(name));
+    const labels = labelsOf(this.#trans, entries);
     const title = this.#trans.__('Which cluster?');
-    const { value } = await InputDialog.getItem({ title, items: names });
-    return value === null ? undefined : entries[names.indexOf(value)];
+    const { value } = await InputDialog.getItem({ title, items: labels });
+    return value === null ? undefined : entries[labels.indexOf(value)];
   }
 
   /** Shows a terminal; Notebook 7 has a page for each. */

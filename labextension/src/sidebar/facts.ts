@@ -18,6 +18,23 @@ export function madeOf(trans: Translation, { provider, nodes, gpu }: Entry): str
   return parts.join(' · ');
 }
 
+/** What to call each of several clusters, for a choice among them: by its name, with more where others
+    have the same. No two are the same. */
+export function labelsOf(trans: Translation, entries: readonly Entry[]): string[] {
+  const more = [
+    ({ state }: Entry) => stateWord(trans, state),
+    (entry: Entry) => madeOf(trans, entry),
+    ({ id }: Entry) => plain(id)
+  ];
+  return more.reduce(
+    (labels, fact) =>
+      labels.map((label, at) =>
+        labels.indexOf(label) === labels.lastIndexOf(label) ? label : `${label} · ${fact(entries[at]!)}`
+      ),
+    entries.map(({ name }) => plain(name))
+  );
+}
+
 /** What it costs: "$131.08 an hour · $42.17 so far", "1.25 GPU hours so far"; empty where nothing is
     known. */
 export function costOf(trans: Translation, { price, cost, unit, state }: Entry): string {
