@@ -71,6 +71,11 @@ export function takeOver(from: HTMLElement, host: HTMLElement, act: (action: Act
   }
 }
 
+/** Returns the rank that is selected in the view of a host, or null. */
+export function selectedIn(host: HTMLElement): number | null {
+  return views.get(host)?.selected ?? null;
+}
+
 /** Takes the view out of `host` again. */
 export function release(host: HTMLElement): void {
   views.get(host)?.release();
@@ -140,6 +145,10 @@ class View {
     });
     this.#giveKeysBack = keepKeys(this.element);
     keepClicks(this.element);
+  }
+
+  get selected(): number | null {
+    return this.#selected;
   }
 
   show(snapshot: Snapshot, place: Place): void {

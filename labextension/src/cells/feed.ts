@@ -39,6 +39,11 @@ export class Feed {
     return this.#runs.get(run);
   }
 
+  /** Whether the kernel itself has told this page of a run. */
+  isHeard(run: string): boolean {
+    return (this.#runs.get(run)?.heard ?? 0) > 0;
+  }
+
   /** Adds a snapshot, unless a later one is known. */
   take(snapshot: Snapshot, source: Source): void {
     const id = snapshot.run?.id;

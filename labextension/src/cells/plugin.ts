@@ -18,6 +18,7 @@ import { plain } from '../text.ts';
 import { OwnSessions } from './askers.ts';
 import { backgroundOf, Cells, runOf, updateOutputs } from './cells.ts';
 import { Feed, isOver } from './feed.ts';
+import { FollowedRanks } from './followed.ts';
 import { Keeper } from './keeper.ts';
 import { takeBackQuestions } from './questions.ts';
 import { fromSaved, MIME, type RunOutput } from './record.ts';
@@ -49,7 +50,10 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const feed = new Feed();
     const cells = new Cells(tracker);
     const keeper = new Keeper(clusters, feed, cells, trans);
-    const page = new NotebookPage(app, clusters, feed, cells, keeper);
+    const ranks = new FollowedRanks(feed, (cluster, rank, onChunk) =>
+      follow(clusters.client, cluster, rank, LINES, onChunk)
+    );
+    const page = new NotebookPage(app, clusters, feed, cells, keeper, ranks);
     registry.addFactory(
       {
         safe: true,
@@ -136,28 +140,31 @@ class NotebookPage implements Page {
   readonly #feed: Feed;
   readonly #cells: Cells;
   readonly #keeper: Keeper;
-  readonly #followed = new Map<RunStrip, () => void>();
+  readonly #ranks: FollowedRanks;
 
   constructor(
     app: JupyterFrontEnd,
     clusters: IClusters,
     feed: Feed,
     cells: Cells,
-    keeper: Keeper
+    keeper: Keeper,
+    ranks: FollowedRanks
   ) {
     this.#app = app;
     this.#clusters = clusters;
     this.#feed = feed;
     this.#cells = cells;
     this.#keeper = keeper;
+    this.#ranks = ranks;
   }
 
   attached(strip: RunStrip): void {
     this.#keeper.add(strip);
+    this.#ranks.follow(strip);
   }
 
   detached(strip: RunStrip): void {
-    this.#unfollow(strip);
+    this.#ranks.unfollow(strip);
     this.#keeper.remove(strip);
   }
 
@@ -227,30 +234,11 @@ class NotebookPage implements Page {
 
   /** Shows the output of a rank, from the kernel or, failing that, the server. */
   #select(strip: RunStrip, action: Action & { kind: 'select' }): void {
-    this.#unfollow(strip);
+    this.#ranks.follow(strip);
     const { snapshot } = strip;
-    const { rank, run } = action;
-    if (!snapshot || isOver(snapshot) || run === null) {
-      return;
-    }
-    const isHeard = (this.#feed.get(run)?.heard ?? 0) > 0;
-    if (isHeard) {
+    if (snapshot && !isOver(snapshot) && action.run !== null && this.#feed.isHeard(action.run)) {
       this.#tellKernel(strip, action);
-    } else if (rank !== null && !snapshot.run?.shown.includes(rank)) {
-      let text = '';
-      const { id } = snapshot.cluster;
-      const end = follow(this.#clusters.client, id, String(rank), LINES, ({ entries }, isFirst) => {
-        const added = entries.map((entry) => entry.text).join('');
-        text = isFirst ? added : text + added;
-        this.#feed.setOutput(run, rank, text);
-      });
-      this.#followed.set(strip, end);
     }
-  }
-
-  #unfollow(strip: RunStrip): void {
-    this.#followed.get(strip)?.();
-    this.#followed.delete(strip);
   }
 
   #tellKernel(strip: RunStrip, action: Action): boolean {

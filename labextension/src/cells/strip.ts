@@ -10,7 +10,7 @@ import type { Action, Ask } from '../action.ts';
 import { marksOf, restore, type Marks } from '../moving.ts';
 import type { Snapshot } from '../snapshot.ts';
 import { Usage } from '../usage.ts';
-import { release, render, takeOver } from '../view.ts';
+import { release, render, selectedIn, takeOver } from '../view.ts';
 import { isOver, type Feed } from './feed.ts';
 import { fromSaved, MIME, type RunOutput } from './record.ts';
 
@@ -99,6 +99,11 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
     this.#takeOver();
     this.#feed.take(this.#output.snapshot, 'output');
     this.refresh();
+  }
+
+  /** The rank that the user has selected, perhaps in the strip whose view it has taken over. */
+  get selected(): number | null {
+    return selectedIn(this.node);
   }
 
   /** Shows the present state. */

@@ -3,15 +3,13 @@
 import type { Entry, LogChunk } from '../api.ts';
 import { element } from '../dom.ts';
 import type { Action, Ask } from '../action.ts';
+import { Tail } from '../tail.ts';
 import { Usage } from '../usage.ts';
 import { release, render } from '../view.ts';
 import type { Translation } from '../words.ts';
 import { isPossible } from './actions.ts';
 import { LogColumn } from './log_column.ts';
 import { setSentence } from '../sentence.ts';
-
-/** Most characters of output to keep; the log has all of it. */
-const MOST = 100_000;
 
 /** Follows the logs of ranks, which are named as in `0,2-3`, until the function that it returns is
     called. A chunk that `isFirst` comes after a (re)connection, and begins with lines that may have
@@ -35,7 +33,7 @@ export class Ranks {
   #entry: Entry | null = null;
   #log: LogColumn | null = null;
   #rank: number | null = null;
-  #text = '';
+  #tail: Tail | null = null;
   #end: string | null = null;
   #run: string | undefined;
   #unfollow: (() => void) | null = null;
@@ -104,7 +102,7 @@ export class Ranks {
     const snapshot = this.#entry?.snapshot;
     if (snapshot && this.#rank !== null) {
       const own = snapshot.output.rank === this.#rank ? snapshot.output.text : '';
-      const output = { rank: this.#rank, text: this.#text || own };
+      const output = { rank: this.#rank, text: this.#tail?.text || own };
       // The card shows the cost already.
       const cluster = { ...snapshot.cluster, price: null, cost: null };
       const ask = this.#entry?.kernels.length ? this.#ask : null;
@@ -129,21 +127,14 @@ export class Ranks {
   #startFollowing(rank: number): void {
     this.#stopFollowing();
     this.#rank = rank;
-    let drawing = false;
-    const unfollow = this.#follow(this.#cluster, String(rank), ({ entries, end }, isFirst) => {
+    const tail = new Tail(() => this.#draw());
+    this.#tail = tail;
+    const unfollow = this.#follow(this.#cluster, String(rank), (chunk, isFirst) => {
       if (this.#unfollow !== unfollow) {
         return;
       }
-      const text = entries.map((entry) => entry.text).join('');
-      this.#text = (isFirst ? text : this.#text + text).slice(-MOST);
-      this.#end = end;
-      if (!drawing) {
-        drawing = true;
-        requestAnimationFrame(() => {
-          drawing = false;
-          this.#draw();
-        });
-      }
+      tail.add(chunk, isFirst);
+      this.#end = chunk.end;
     });
     this.#unfollow = unfollow;
   }
@@ -153,7 +144,7 @@ export class Ranks {
     this.#unfollow = null;
     this.#log?.element.remove();
     this.#log = null;
-    this.#text = '';
+    this.#tail = null;
     this.#end = null;
   }
 }

@@ -1,0 +1,41 @@
+/* The ranks that the user has selected in strips, where no kernel sends their output to this page: it
+   comes from their logs. */
+
+import type { Follow } from '../sidebar/ranks.ts';
+import { Tail } from '../tail.ts';
+import { isOver, type Feed } from './feed.ts';
+import type { RunStrip } from './strip.ts';
+
+export class FollowedRanks {
+  readonly #feed: Feed;
+  readonly #follow: Follow;
+  readonly #ends = new Map<RunStrip, () => void>();
+
+  constructor(feed: Feed, follow: Follow) {
+    this.#feed = feed;
+    this.#follow = follow;
+  }
+
+  /** Follows the rank that is selected in a strip, if there is one and somebody has to. */
+  follow(strip: RunStrip): void {
+    this.unfollow(strip);
+    const { run, selected: rank, snapshot } = strip;
+    if (!run || !snapshot || rank === null || isOver(snapshot) || this.#feed.isHeard(run)) {
+      return;
+    }
+    if (!snapshot.run?.shown.includes(rank)) {
+      const tail = new Tail(() => {
+        if (this.#ends.get(strip) === end) {
+          this.#feed.setOutput(run, rank, tail.text);
+        }
+      });
+      const end = this.#follow(snapshot.cluster.id, String(rank), (chunk, isFirst) => tail.add(chunk, isFirst));
+      this.#ends.set(strip, end);
+    }
+  }
+
+  unfollow(strip: RunStrip): void {
+    this.#ends.get(strip)?.();
+    this.#ends.delete(strip);
+  }
+}
