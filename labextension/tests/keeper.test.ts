@@ -1,13 +1,17 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { IClusters } from '../src/lab/clusters.ts';
+import type { RunOutput } from '../src/cells/record.ts';
 import { english } from '../src/words.ts';
 import { sample } from './page.ts';
 
 // These need a document when they are loaded.
 const { Keeper } = await import('../src/cells/keeper.ts');
+const { outputOf } = await import('../src/cells/cells.ts');
 const { Feed } = await import('../src/cells/feed.ts');
+const { MIME } = await import('../src/cells/record.ts');
 
+type Output = ReturnType<typeof outputOf>;
 type Arguments = ConstructorParameters<typeof Keeper>;
 type Panel = Parameters<InstanceType<typeof Keeper>['ended']>[0];
 type Strip = Parameters<InstanceType<typeof Keeper>['add']>[0];
@@ -203,4 +207,36 @@ test('a copy of the notebook, whose cells have the same ids, gets none of its ru
   await keeper.catchUp(panels['k1']!);
   assert.deepEqual(changed, ['k1 a', 'k1 b'], 'and what has ended');
   assert.deepEqual(asked, ['k2', 'k1']);
+});
+
+test('what several ranks have printed is not replaced with the text of the first', async (t) => {
+  const running = sample();
+  running.run!.shown = [0, 10];
+  const ended = { ...running, run: { ...running.run!, state: 'ok' as const } };
+  const kept = async (printed: Output[]) => {
+    const record = async () => ({ snapshot: ended, html: '', plain: '', text: 'one\n\ntwo\n' });
+    const clusters = {
+      changed: { connect: () => {} },
+      client: { record },
+      find: () => undefined
+    } as unknown as IClusters;
+    let outputs = [outputOf({ snapshot: running, html: '', plain: '', text: '' }, true), ...printed];
+    const model = { outputs: { toJSON: () => outputs, fromJSON: (given: Output[]) => void (outputs = given) } };
+    const cells = { cellOf: () => ({ model }) } as unknown as Arguments[2];
+    const feed = new Feed();
+    const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+    const strip = { run: 'r1', hasEnd: false, snapshot: ended, isVisible: true } as unknown as Strip;
+    feed.take(ended, 'kernel');
+    keeper.add(strip);
+    t.after(() => keeper.remove(strip));
+    assert.ok(!keeper.isIncomplete(strip));
+    await new Promise((resolve) => setImmediate(resolve));
+    const data = outputs[0]!.data as unknown as { [type: string]: RunOutput };
+    assert.equal(data[MIME]!.snapshot.run!.state, 'ok');
+    return outputs.slice(1).map(({ text }) => text);
+  };
+  const stream = (text: string) => ({ output_type: 'stream', name: 'stdout', text });
+  assert.deepEqual(await kept([stream(' 0 │ one\n10 │ one\n')]), [' 0 │ one\n10 │ one\n']);
+  assert.deepEqual(await kept([stream('one\n')]), ['one\n']);
+  assert.deepEqual(await kept([]), [' 0 │ one\n 0 │ \n 0 │ two\n'], 'where nothing was shown');
 });

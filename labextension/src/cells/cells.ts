@@ -112,11 +112,24 @@ function aroundPrinted(outputs: IOutput[]): { before: IOutput[]; printed: IOutpu
   };
 }
 
-/** Whether a cell has the beginning of what a run has printed, with nothing else in between. */
-export function hasBeginning({ model }: CodeCell, text: string): boolean {
+/** Whether a cell has the beginning of what a run has printed, with nothing else in between, so that a
+    record has more. It has the text of one rank: where the cell shows several, that must not take the
+    place of what the others have printed. */
+export function hasBeginning({ model }: CodeCell, { snapshot, text }: RunRecord): boolean {
   const { printed, rest } = aroundPrinted(model.outputs.toJSON());
   const there = printed.map((output) => [output.text].flat().join('')).join('');
-  return rest.length === 0 && printed.every(({ name }) => name === 'stdout') && text.startsWith(there);
+  const isLess = text.startsWith(there) && (there === '' || snapshot.run!.shown.length < 2);
+  return rest.length === 0 && printed.every(({ name }) => name === 'stdout') && isLess;
+}
+
+/** Returns what the first of the shown ranks has printed as the kernel shows it: where there are others,
+    each line begins with the rank's number. */
+function labelled(text: string, shown: number[]): string {
+  if (shown.length < 2) {
+    return text;
+  }
+  const label = `${String(shown[0]).padStart(String(Math.max(...shown)).length)} │ `;
+  return text.replace(/(^|\n)(?=[^])/g, `$1${label}`);
 }
 
 /** Returns the output that shows a run. */
@@ -140,7 +153,10 @@ export function replaceOutputs({ model }: CodeCell, record: RunRecord, text: str
   const data = outputs[at]?.data as { [MIME]?: RunOutput } | undefined;
   const shown = outputOf(record, data?.[MIME]?.open ?? true);
   const { before, rest } = aroundPrinted(below);
-  const printed = text ? [{ output_type: 'stream' as const, name: 'stdout', text }] : [];
+  const shownRanks = record.snapshot.run?.shown ?? [];
+  const printed = text
+    ? [{ output_type: 'stream' as const, name: 'stdout', text: labelled(text, shownRanks) }]
+    : [];
   model.outputs.fromJSON(
     text === null ? [...above, shown, ...below] : [...above, shown, ...before, ...printed, ...rest]
   );

@@ -99,7 +99,8 @@ export class Keeper {
     return this.#here.has(run) || this.#clusters.trouble !== null;
   }
 
-  /** Whether text of a strip's run did not reach this page, and a kernel may have it. */
+  /** Whether text of a strip's run did not reach this page, and a kernel may have it. The
+      record has that of one rank, which is not enough where the cell shows several. */
   isIncomplete(strip: RunStrip): boolean {
     const { run, snapshot } = strip;
     if (!run || !snapshot?.run || this.#here.has(run) || this.#restored.has(run)) {
@@ -108,7 +109,7 @@ export class Keeper {
     if (this.#feed.get(run)?.isLost || !this.hasKernel(strip)) {
       return false;
     }
-    return this.#asked.has(run) && !snapshot.run.background && snapshot.run.shown.length > 0;
+    return this.#asked.has(run) && !snapshot.run.background && snapshot.run.shown.length === 1;
   }
 
   /** Whether a kernel that knows the run exists, according to the server. */
@@ -225,7 +226,7 @@ export class Keeper {
       const record = await this.#clusters.client.record(snapshot.cluster.id, run);
       if (isOver(record.snapshot)) {
         const { background } = record.snapshot.run!;
-        if (!background && hasBeginning(cell, record.text)) {
+        if (!background && hasBeginning(cell, record)) {
           this.#restored.add(run);
         }
         replaceOutputs(cell, record, this.#restored.has(run) ? record.text : null);
