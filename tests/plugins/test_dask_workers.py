@@ -100,3 +100,21 @@ def test_a_client_that_its_user_has_closed_is_replaced() -> None:
         pool.dask().close()
         assert pool.dask().submit(os.getppid).result() == rank
         assert there() == rank
+
+
+NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def place_in_the_group() -> list[str | None]:
+    return [os.environ.get(name) for name in NAMES]
+
+
+def test_tasks_are_not_told_the_place_of_their_rank_in_its_process_group() -> None:
+    """With it, what trains a model in a task would join the group of the ranks."""
+    skip_without("torch")
+    with sky.ComputePool(nodes=2, plugins=[sky.plugins.torch(), sky.plugins.dask()]) as pool:
+        of_ranks = sky.compute(place_in_the_group)() @ pool
+        assert [place[0] for place in of_ranks] == ["0", "1"]
+        assert all(None not in place for place in of_ranks)
+        of_tasks = pool.dask().run(place_in_the_group)
+        assert list(of_tasks.values()) == [[None] * len(NAMES)] * 2

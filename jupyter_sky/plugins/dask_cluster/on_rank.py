@@ -27,6 +27,7 @@ from jupyter_sky.plugins.dask_cluster.settings import (
     SchedulerPlace,
     WorkerOptions,
 )
+from jupyter_sky.serialization.process.rank_variables import for_others
 
 STARTED_WITHIN = 60.0
 """Seconds for the scheduler to start."""
@@ -186,7 +187,7 @@ def _settings(
 def _environment() -> dict[str, str]:
     # Whatever is in the rank's folder, the process must find our own package first.
     code = str(Path(jupyter_sky.__file__).parent.parent)
-    return {**_ONE_THREAD, **os.environ, "PYTHONPATH": code}
+    return {**_ONE_THREAD, **for_others(), "PYTHONPATH": code}
 
 
 def _own_addr(info: InstanceInfo) -> str:

@@ -35,7 +35,7 @@ def rank_variables(variables: Mapping[str, str]) -> Iterator[None]:
 def for_others() -> dict[str, str]:
     """Return the environment of this process as it is without them."""
     found = dict(os.environ)
-    for name, (value, before) in _own.items():
+    for name, (value, before) in dict(_own).items():  # a run may end meanwhile
         if found.get(name) != value:
             continue  # the user's code has changed it
         if before is None:
