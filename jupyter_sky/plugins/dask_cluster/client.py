@@ -95,6 +95,13 @@ def client_class() -> Any:
                 say_where_to_look(error)
                 raise
 
+        def send_modules(self) -> None:
+            """Send the user's own modules, as they are now, to Dask's processes.
+
+            The client does so before tasks, except in Dask's own thread, which cannot wait.
+            """
+            self._modules.send(self)
+
         def end_unwanted(self) -> None:
             """Have workers end tasks that nobody wants any more, without waiting for that."""
             from jupyter_sky.plugins.dask_cluster.stopping import end_unwanted
@@ -141,7 +148,7 @@ def client_class() -> Any:
 
         def _graph_to_futures(self, *args: Any, **kwargs: Any) -> Any:
             self.check_open()
-            self._modules.send(self)
+            self.send_modules()
             return super()._graph_to_futures(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
 
         def _repr_html_(self) -> str:

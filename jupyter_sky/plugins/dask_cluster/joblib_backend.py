@@ -150,6 +150,7 @@ def _backend_class() -> Any:
             return max(2, int(super().effective_n_jobs(n_jobs)))
 
         def start_call(self) -> None:
+            self.client.send_modules()  # the calls become tasks in Dask's own thread
             super().start_call()
             if self.progress and self.calls:
                 parallel = self.parallel

@@ -51,7 +51,7 @@ class UserModules:
     def send(self, client: Any) -> None:
         """Send new and edited modules; workers that connect later get them, too."""
         if client.asynchronous:
-            return  # this thread cannot wait, and the first task was sent from one that can
+            return  # this thread cannot wait: `send` was called in one that can
         with self._sending:
             found = self._find()
             # A scheduler that replaced another one knows nothing.

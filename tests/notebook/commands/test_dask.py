@@ -51,15 +51,17 @@ def test_workers_elsewhere_have_the_users_own_modules(
         "pool.__enter__()"
     )
     try:
-        notebook.run(
-            "first = pool.dask().submit(my_words.word, 0).result()\n"
-            "many = joblib.Parallel(n_jobs=-1)(joblib.delayed(my_words.word)(n) for n in range(9))"
-        )
-        assert notebook.namespace["first"] == 1
+        # joblib first: its tasks are made in Dask's own thread.
+        many = "joblib.Parallel(n_jobs=-1)(joblib.delayed(my_words.word)(n) for n in range(9))"
+        notebook.run(f"many = {many}\nfirst = pool.dask().submit(my_words.word, 0).result()")
         assert notebook.namespace["many"] == [1] * 9
+        assert notebook.namespace["first"] == 1
         (tmp_path / "my_words.py").write_text("def word(_): return 'edited'")
+        notebook.run(f"many = {many}")
+        assert notebook.namespace["many"] == ["edited"] * 9
+        (tmp_path / "my_words.py").write_text("def word(_): return 'edited again'")
         notebook.run("futures = pool.dask().map(my_words.word, range(9), pure=False)")
         notebook.run("again = pool.dask().gather(futures)")
-        assert notebook.namespace["again"] == ["edited"] * 9
+        assert notebook.namespace["again"] == ["edited again"] * 9
     finally:
         notebook.run("pool.__exit__(None, None, None)")
