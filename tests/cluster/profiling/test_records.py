@@ -190,6 +190,19 @@ def test_a_collective_that_goes_on_is_not_cut_short(cells: Cells) -> None:
     run, fetched = _recorded(cells, begin, (0,))
     run.values()
     assert "had begun and not ended" in fetched.by_rank[0]["trouble"]
+    _, fetched = _recorded(cells, "torch.ones(3).sum()", (0,))
+    assert fetched.by_rank[0]["trouble"] == (
+        "a collective of an earlier cell had begun and not ended: wait for it there"
+    )
+    cells.run(
+        """from jupyter_sky.node.rank.profiling.torch_profiler import _allocated
+a, before = torch.ones(4), _allocated()
+for _ in range(50_000):
+    a.mul_(1)
+grown = _allocated() - before""",
+        ranks=[0],
+    )
+    assert cells.ask("grown", ranks=[0])[0] < 10e6  # of 50 MB that a profile would have
     cells.run("work.wait() if rank == 0 else dist.all_reduce(torch.ones(1))")
     _, fetched = _recorded(cells, f"if rank == 0:\n    {begin}")
     assert "had begun and not ended" in fetched.by_rank[0]["trouble"]

@@ -36,6 +36,8 @@ _POLL_EVERY = 0.05
 _TROUGH_OF = 4  # polls: memory that a training step allocates and frees is not torch's events
 _SETTLES_WITHIN = 0.3
 
+_GOES_ON = "had begun and not ended: wait for it there"
+
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 
 _libc = ctypes.CDLL(None)
@@ -48,7 +50,9 @@ def begin() -> Callable[[], TorchRecord]:
     try:
         while _going_on and _going_on[-1].has_settled():
             _going_on.pop().stop()
-        if not _going_on and _is_on():
+        if _going_on:  # another profile would stop this one with it
+            return lambda: nothing(f"a collective of an earlier cell {_GOES_ON}")
+        if _is_on():
             return lambda: nothing("torch's profiler is on since an earlier cell: end it")
         return _Recorder().end
     except Exception as error:
@@ -72,8 +76,8 @@ class _Recorder:
         self._stopped: int | None = None
         self._collectives = CollectiveRecords()
         self._collectives.begin()
-        self._profiler, can_limit = _start()
-        if can_limit:
+        self._profiler, self._can_limit = _start()
+        if self._can_limit:
             threading.Thread(target=self._watch, name="sky-profiler", daemon=True).start()
 
     def end(self) -> TorchRecord:
@@ -89,7 +93,9 @@ class _Recorder:
             )
         if not self.has_settled():
             _going_on.append(self)
-            return nothing("a collective of the cell had begun and not ended: wait for it there")
+            if self._can_limit and self._stopped is None:
+                _record_no_more()  # of later cells, whose operations would fill the memory
+            return nothing(f"a collective of the cell {_GOES_ON}")
         try:
             self.stop()
             found = sorted(self._profiler.kineto_results.events(), key=lambda each: each.start_ns())
