@@ -105,3 +105,20 @@ test('a strip that takes the place of another goes on with the rank that is sele
   page.choose(2);
   assert.deepEqual(page.followed, [], 'a second click hides it');
 });
+
+test('where nobody tells more of a rank, what it has printed stays', async (t) => {
+  const page = new Page(t);
+  const strip = await page.add();
+  page.choose(2);
+  page.say(chunk('last words\n'), true);
+  await frame();
+  Widget.detach(strip);
+  Widget.attach(strip, page.host); // as it comes into view again
+  page.say({ entries: [], end: 'no cluster' }, true);
+  await frame();
+  assert.match(page.shown, /last words$/);
+  Widget.detach(strip);
+  page.feed.explain('r1', 'Its cluster has ended.', true);
+  Widget.attach(strip, page.host);
+  assert.deepEqual(page.followed, []);
+});

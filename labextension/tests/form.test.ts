@@ -159,6 +159,11 @@ test('a button that is pressed twice while offers load starts once', async () =>
   submit();
   await settled();
   assert.equal(inserted.length, 2, 'who opens the form again starts another one');
+  type('4');
+  button('New cell').click();
+  submit();
+  await answer([{ ...LOCAL, line: '--nodes 4' }]);
+  assert.deepEqual(inserted.slice(2), [['--nodes 4', 'start']], 'what was pressed last');
 });
 
 test('while a number is typed nothing is asked, and nothing can be started with a wrong one', (t) => {

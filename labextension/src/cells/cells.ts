@@ -7,6 +7,7 @@ import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { JSONExt } from '@lumino/coreutils';
 import type { Record as RunRecord } from '../api.ts';
 import type { Place } from '../action.ts';
+import { linesOf } from '../text.ts';
 import { MIME, toSaved, type RunOutput } from './record.ts';
 
 /** Lines of a run in the background that its cell shows, as the kernel does. */
@@ -129,7 +130,8 @@ function labelled(text: string, shown: number[]): string {
     return text;
   }
   const label = `${String(shown[0]).padStart(String(Math.max(...shown)).length)} │ `;
-  return text.replace(/(^|\n)(?=[^])/g, `$1${label}`);
+  const lines = linesOf(text);
+  return lines.map((line, at) => (line || at < lines.length - 1 ? `${label}${line}` : '')).join('\n');
 }
 
 /** Returns the output that shows a run. */

@@ -20,7 +20,10 @@ export class FollowedRanks {
   follow(strip: RunStrip): void {
     this.unfollow(strip);
     const { run, selected: rank, snapshot } = strip;
-    if (!run || !snapshot || rank === null || isOver(snapshot) || this.#feed.isHeard(run)) {
+    if (!run || !snapshot || rank === null || isOver(snapshot)) {
+      return;
+    }
+    if (this.#feed.isHeard(run) || this.#feed.get(run)?.isLost) {
       return;
     }
     if (!snapshot.run?.shown.includes(rank)) {
@@ -29,7 +32,11 @@ export class FollowedRanks {
           this.#feed.setOutput(run, rank, tail.text);
         }
       });
-      const end = this.#follow(snapshot.cluster.id, String(rank), (chunk, isFirst) => tail.add(chunk, isFirst));
+      const end = this.#follow(snapshot.cluster.id, String(rank), (chunk, isFirst) => {
+        if (chunk.entries.length > 0) {
+          tail.add(chunk, isFirst); // otherwise it says why no more comes: what is shown stays
+        }
+      });
       this.#ends.set(strip, end);
     }
   }

@@ -225,12 +225,12 @@ export class Keeper {
     try {
       const record = await this.#clusters.client.record(snapshot.cluster.id, run);
       if (isOver(record.snapshot)) {
-        const { background } = record.snapshot.run!;
+        const { background, shown } = record.snapshot.run!;
         if (!background && hasBeginning(cell, record)) {
           this.#restored.add(run);
         }
         replaceOutputs(cell, record, this.#restored.has(run) ? record.text : null);
-        if (background) {
+        if (background && shown.length < 2) {
           endBackground(cell, run, record.text);
         }
       }

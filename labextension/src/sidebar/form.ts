@@ -56,6 +56,8 @@ export class NewCluster {
   #asking: Promise<void> | null = null;
   /** Those that a pressed button waits for: to press again while they load asks for nothing more. */
   #awaited: Promise<void> | null = null;
+  /** What the last pressed button asks for. */
+  #place: Place = 'cell';
 
   constructor(tools: Tools, desk: Desk, close: () => void) {
     const { trans } = tools;
@@ -236,6 +238,7 @@ export class NewCluster {
   }
 
   async #put(place: Place): Promise<void> {
+    this.#place = place;
     const asking = this.#ask();
     if (asking === this.#awaited) {
       return;
@@ -251,7 +254,7 @@ export class NewCluster {
     const offer = this.#offers.chosen;
     // If the user continues to type, earlier input no longer counts.
     if (offer && asking === this.#asking) {
-      this.#desk.insert(plain(offer.line), place);
+      this.#desk.insert(plain(offer.line), this.#place);
     }
   }
 }
