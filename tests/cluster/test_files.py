@@ -154,19 +154,25 @@ def test_a_file_goes_on_where_it_was_stopped(notebook: Notebook, tmp_path: Path)
     with pytest.raises(SkyError, match="large was removed or changed on node 0"):
         cluster.files.bring(0, [place], counts.append)
     assert not place.path.exists()
-    # Nor is one that is replaced by another of its size, of which the rest has come.
+    # Nor is one that is replaced by another, of which the rest has come.
     source.write_bytes(content)
     [file] = cluster.files.find(0, [str(source)])["files"]
     place = Download(file, place.path)
 
-    def replace(count: int) -> None:
-        new = source.with_name("new")
-        new.write_bytes(bytes(len(content)))
-        new.replace(source)
+    for size in (len(content), len(content) + 1):
 
-    with pytest.raises(SkyError, match="large was removed or changed on node 0"):
-        cluster.files.bring(0, [place], replace)
-    assert not place.path.exists()
+        def replace(count: int, size: int = size) -> None:
+            if count:  # some of it has come
+                new = source.with_name("new")
+                new.write_bytes(bytes(size))
+                new.replace(source)
+
+        with pytest.raises(SkyError, match="large was removed or changed on node 0"):
+            cluster.files.bring(0, [place], replace)
+        assert not place.path.exists()
+        source.write_bytes(content)
+        [file] = cluster.files.find(0, [str(source)])["files"]
+        place = Download(file, place.path)
     # A log may grow.
     [file] = cluster.files.find(0, [str(source)])["files"]
     with source.open("ab") as log:

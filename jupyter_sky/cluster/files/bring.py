@@ -45,9 +45,12 @@ class Download:
 
 
 async def find(
-    connection: Connection, patterns: Sequence[str], within: float | None = None
+    connection: Connection,
+    patterns: Sequence[str],
+    within: float | None = None,
+    link_within: float | None = LOOK_LINK_WITHIN,
 ) -> FindAnswer:
-    """Ask a node which files patterns stand for, and wait for ``within`` seconds at most.
+    """Ask a node which files patterns stand for; the limits are as of `Connection.request`.
 
     Raises
     ------
@@ -55,7 +58,7 @@ async def find(
         When its answer cannot be read.
     """
     answer = await connection.request(
-        "find", within=within, link_within=LOOK_LINK_WITHIN, patterns=list(patterns), most=MOST
+        "find", within=within, link_within=link_within, patterns=list(patterns), most=MOST
     )
     return cast(FindAnswer, answer)
 
@@ -194,19 +197,26 @@ async def _bring_large(
 
 
 async def _check_is_one(connection: Connection, place: Download) -> None:
-    """Refuse a file whose parts may be of several versions; one that has grown, as a log, is one.
+    """Refuse a file whose parts may be of several versions.
+
+    One that has grown, as a log, begins as it did.
 
     Raises
     ------
     SkyError
         When it was written anew meanwhile.
     """
-    file = place.file
-    answer = await find(connection, [glob.escape(file["path"])])
+    file, part = place.file, _part(place)
+    answer = await find(connection, [glob.escape(file["path"])], link_within=None)
     now = next((each for each in answer["files"] if each["path"] == file["path"]), None)
-    if now and (now["changed"] == file["changed"] or now["size"] > file["size"]):
+    if now and now["changed"] == file["changed"]:
         return
-    _part(place).unlink(missing_ok=True)
+    if now and now["size"] > file["size"]:
+        [begin] = await _read(connection, [(file["path"], 0, PART)])
+        with part.open("rb") as here:
+            if begin is not None and bytes(begin) == here.read(PART):
+                return
+    part.unlink(missing_ok=True)
     raise _is_another(connection, place)
 
 
