@@ -14,13 +14,14 @@ from jupyter_sky.api import accelerators
 from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.errors import UsageError
-from jupyter_sky.plugins._environment import environment_of_rank
+from jupyter_sky.plugins._environment import environment, environment_of_rank
 from jupyter_sky.plugins._install import install, needs, requirement
 from jupyter_sky.providers.spec import Image
 
 _SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Variables for ranks that share a GPU: the first would take three quarters of its memory. Each one
-also has an `NCCL_HOSTID` of its own, since NCCL refuses ranks of the same host on one GPU."""
+"""Variables for ranks that share a GPU, and for programs that these start: the first one would take
+three quarters of its memory. Each rank also has an `NCCL_HOSTID` of its own, since NCCL refuses
+ranks of the same host on one GPU."""
 
 
 def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0) -> Plugin:
@@ -86,10 +87,12 @@ def _distributed(info: InstanceInfo, deadline: float) -> Iterator[None]:
         "JAX_PROCESS_ID": str(info.rank),
         "JAX_LOCAL_DEVICE_COUNT": str(devices),
     }
+    shared = {}
     if info.shared_accelerators:
-        shared = _SHARED | {"NCCL_HOSTID": f"{info.head_addr} {info.rank}"}
-        variables |= {name: value for name, value in shared.items() if name not in os.environ}
-    with environment_of_rank(variables):
+        shared = {name: value for name, value in _SHARED.items() if name not in os.environ}
+        if "NCCL_HOSTID" not in os.environ:
+            variables["NCCL_HOSTID"] = f"{info.head_addr} {info.rank}"
+    with environment(shared), environment_of_rank(variables):
         jax.distributed.initialize(
             coordinator,
             num_processes=info.world_size,
