@@ -294,5 +294,6 @@ def write_back_left(
     troubles = wait(unattached.write_back(machines, volumes, provider))
     if unwritten == "keep":
         unattached.refuse_to_lose(row.name, provider, troubles)
-    for trouble in troubles:
-        print(f"{row.name}: {trouble}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a closed terminal keeps no machine from being ended
+        for trouble in troubles:
+            print(f"{row.name}: {trouble}", file=sys.stderr)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jupyter_sky.api.display.rank_output import OutputDecoder, gap, skipped_displays
-from jupyter_sky.formatting import format_bytes
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.output.inplace_lines import FinalLines
 from jupyter_sky.notebook.output.ranks.label import label, label_width
@@ -45,7 +44,7 @@ class PlainOutput:
     def __init__(self, ranks: Sequence[int]) -> None:
         self._width = label_width(ranks)
         self._pieces: deque[_Piece] = deque()
-        self._size = self._dropped = 0
+        self._size, self._has_dropped = 0, False
         # The last line of each stream, or its bars, until something follows below.
         self._last: dict[_Stream, FinalLines] = {}
         self._decoder = OutputDecoder()
@@ -55,15 +54,15 @@ class PlainOutput:
     def text(self) -> str:
         """The end of the output, as far as it is kept; callable from any thread.
 
-        Before it, a line says how much was not kept.
+        Before it, a line says where some was not kept.
         """
         last = [(rank, lines) for (rank, _), lines in list(self._last.items()) if lines.text]
         text = "\n".join(self._labelled(rank, lines.text) for rank, lines in last)
         end = "\n" if last and last[-1][1].is_complete else ""
         kept = b"".join(piece.data for piece in list(self._pieces))
         whole = kept + f"{text}{end}".encode()
-        dropped = self._dropped + max(0, len(whole) - _KEPT)
-        notice = f"[… {format_bytes(dropped)} before this are not kept here …]\n" if dropped else ""
+        is_end = self._has_dropped or len(whole) > _KEPT
+        notice = "[… what was printed before this is not kept here …]\n" if is_end else ""
         # The kept output may begin in the middle of a character.
         return notice + whole[-_KEPT:].decode(errors="ignore")
 
@@ -111,7 +110,7 @@ class PlainOutput:
         self._clears_next.discard(rank)
         self._pieces = deque(each for each in self._pieces if each.rank != rank)
         self._size = sum(len(each.data) for each in self._pieces)
-        self._dropped = self._dropped if self._pieces else 0
+        self._has_dropped = self._has_dropped and bool(self._pieces)
         self._last = {key: lines for key, lines in self._last.items() if key[0] != rank}
 
     def _write(self, key: _Stream, text: str) -> None:
@@ -152,7 +151,7 @@ class PlainOutput:
             first = self._pieces[0]
             dropped = min(excess, len(first.data))
             self._size -= dropped
-            self._dropped += dropped
+            self._has_dropped = True
             first.data, first.place = first.data[dropped:], None
             if not first.data:
                 self._pieces.popleft()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from jupyter_sky.formatting import format_bytes
 from jupyter_sky.notebook.output.plain_output import PlainOutput
 from jupyter_sky.transport.protocol.events import Display, Output
 
@@ -16,7 +13,7 @@ ROOM = 64 * 1024
 def kept(output: PlainOutput) -> str:
     """Return what is kept of an output, without the line above it that says that some is not."""
     notice, _, text = output.text.partition("\n")
-    assert re.fullmatch(r"\[… [\d.]+ k?B before this are not kept here …\]", notice)
+    assert notice == "[… what was printed before this is not kept here …]"
     return text
 
 
@@ -31,8 +28,6 @@ def test_it_has_the_last_bytes_whatever_the_pieces_are(size: int) -> None:
     for at in range(0, len(data), size):
         output.add(printed(data[at : at + size]))
     assert kept(output).encode() == data[-ROOM:]
-    dropped = format_bytes(len(data) - ROOM)
-    assert output.text.startswith(f"[… {dropped} before this are not kept here …]\n")
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
