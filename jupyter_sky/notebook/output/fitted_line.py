@@ -6,6 +6,8 @@ import re
 import shutil
 from typing import TextIO
 
+from jupyter_sky.formatting import not_overwritten
+
 _WITH_ENDS = re.compile(r"[^\n]*\n|[^\n]+")
 
 
@@ -35,13 +37,13 @@ class FittedLine:
 
     def end(self) -> str:
         """Return what to write where no more text comes."""
-        return f"\r{self._last_state()}" if self._is_cut else ""
+        return f"\r{not_overwritten(self._line)}" if self._is_cut else ""
 
     def _fit(self, text: str, longest: int) -> str:
         if not self._line and "\r" not in text.rstrip("\r\n"):
             return text
         self._line += text.rstrip("\n")
-        state = self._last_state()
+        state = not_overwritten(self._line)
         if "\x1b" in self._line or len(state) <= longest:
             shown = text
             self._is_cut = False
@@ -53,6 +55,3 @@ class FittedLine:
             shown = f"{self.end()}\n" if self._is_cut else shown
             self._line, self._is_cut = "", False
         return shown
-
-    def _last_state(self) -> str:
-        return self._line.rstrip("\r").rpartition("\r")[2]

@@ -10,6 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
 from jupyter_sky.api.display.rank_output import gap_notice
+from jupyter_sky.formatting import not_overwritten
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.transport.protocol.events import Output
 
@@ -55,7 +56,7 @@ class FloodEnd:
 
     def show(self) -> None:
         """Publish the end, if it has changed."""
-        ends = (_last_state(line) for line in self._text.rstrip("\n").split("\n"))
+        ends = (not_overwritten(line) for line in self._text.rstrip("\n").split("\n"))
         text = "\n".join([self._notice(), *(f"{self._label}{line}" for line in ends)])
         if text != self._shown:
             is_new, self._shown = self._shown is None, text
@@ -68,7 +69,3 @@ class FloodEnd:
 
     def _notice(self) -> str:
         return gap_notice(self._rank, self._lines, self._bytes, typed_command())
-
-
-def _last_state(line: str) -> str:
-    return line.rstrip("\r").rpartition("\r")[2]
