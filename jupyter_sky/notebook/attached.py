@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_recorded
 from jupyter_sky.notebook.options.plugins import make_plugins, plugin_names
 from jupyter_sky.notebook.project.image import with_sources
-from jupyter_sky.notebook.project.volumes import Unwritten
+from jupyter_sky.notebook.project.volumes import Unwritten, say_troubles
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.buckets.volume import Volume
@@ -294,6 +293,4 @@ def write_back_left(
     troubles = wait(unattached.write_back(machines, volumes, provider))
     if unwritten == "keep":
         unattached.refuse_to_lose(row.name, provider, troubles)
-    with contextlib.suppress(OSError):  # a closed terminal keeps no machine from being ended
-        for trouble in troubles:
-            print(f"{row.name}: {trouble}", file=sys.stderr)
+    say_troubles(row.name, troubles)

@@ -69,11 +69,17 @@ def say_written_back(shell: InteractiveShell, cluster: Cluster, keeps: bool = Fa
     written, troubles = cluster.mounts.write_back()
     if keeps:
         _refuse_to_lose(cluster, troubles)
-    with contextlib.suppress(OSError):  # a closed terminal keeps no machine from being ended
-        if written:
+    if written:
+        with contextlib.suppress(OSError):  # as in `say_troubles`
             NoticeLine(shell, cluster.name).update("; ".join(written))
-        for trouble in [*troubles, *cluster.mounts.lost()]:
-            print(f"{cluster.name}: {trouble}", file=sys.stderr)
+    say_troubles(cluster.name, [*troubles, *cluster.mounts.lost()])
+
+
+def say_troubles(name: str, troubles: Sequence[str]) -> None:
+    """Say what could not be written back of a cluster."""
+    with contextlib.suppress(OSError):  # a closed terminal keeps no machine from being ended
+        for trouble in troubles:
+            print(f"{name}: {trouble}", file=sys.stderr)
 
 
 def keep_unwritten(cluster: Cluster) -> None:
