@@ -6,7 +6,7 @@ import sys
 
 from jupyter_sky.api.display.displays import parts_of, publish, wants_safe
 from jupyter_sky.api.display.rank_output import OutputDecoder, gap, skipped_displays
-from jupyter_sky.api.display.safe_display import safe_data, safe_metadata
+from jupyter_sky.api.display.safe_display import left_out_notice, safe_parts
 from jupyter_sky.api.prompts.keyboard import has_keyboard
 from jupyter_sky.cluster.runs.run import say
 from jupyter_sky.cluster.runs.task import RunNotice
@@ -43,10 +43,9 @@ def _show(event: Display) -> None:
         sys.stdout.flush()
         return
     if wants_safe(shell):
-        offered, data, metadata = data, safe_data(data), safe_metadata(metadata)
-        if left_out := sorted(offered.keys() - data.keys()):
-            kinds = ", ".join(left_out)
-            sys.stdout.write(f'[{kinds}: not shown with `%config Sky.display = "safe"`]\n')
+        data, metadata, left_out = safe_parts(data, metadata)
+        if left_out:
+            sys.stdout.write(left_out_notice(left_out, '%config Sky.display = "safe"'))
     sys.stdout.flush()
     if data:
         publish(shell, event, place, data, metadata)

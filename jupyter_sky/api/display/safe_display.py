@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,19 @@ _DRAWN = re.compile(r"data:image/(png|jpeg|gif);base64,[A-Za-z0-9+/=\s]*")
 _LINK = re.compile(r"(https?|mailto):", re.I)
 # `url(...)` may only refer to the same drawing; anything else would be fetched.
 _FETCHES = re.compile(r"\\|url\s*\(\s*['\"]?\s*(?!#)|@|image-set|src\s*\(", re.I)
+
+
+def safe_parts(
+    data: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], Set[str]]:
+    """Return the parts of a display that cannot run code in the page, and the kinds left out."""
+    kept = safe_data(data)
+    return kept, safe_metadata(metadata), data.keys() - kept.keys()
+
+
+def left_out_notice(kinds: Iterable[str], setting: str) -> str:
+    """Return the line that says that some kinds of data are not shown with a setting."""
+    return f"[{', '.join(sorted(kinds))}: not shown with `{setting}`]\n"
 
 
 def safe_data(data: Mapping[str, Any]) -> dict[str, Any]:

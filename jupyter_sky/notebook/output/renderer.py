@@ -12,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.api.display.displays import parts_of, publish
 from jupyter_sky.api.display.rank_output import OutputDecoder, gap, skipped_displays
-from jupyter_sky.api.display.safe_display import safe_data, safe_metadata
+from jupyter_sky.api.display.safe_display import left_out_notice, safe_parts
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.output.bottom_line import BottomLine
 from jupyter_sky.notebook.output.fitted_line import FittedLine
@@ -300,17 +300,17 @@ class Renderer:
             label = {"text/plain": name, "text/html": f"<strong>{name}</strong>"}
             self._shell.display_pub.publish(data=label, metadata={})
         if self._is_safe:
-            offered, data, metadata = data, safe_data(data), safe_metadata(metadata)
-            self._report_left_out(offered.keys() - data.keys())
+            data, metadata, left_out = safe_parts(data, metadata)
+            self._report_left_out(left_out)
             if not data:
                 return
         publish(self._shell, event, place, data, metadata)
 
     def _report_left_out(self, kinds: Collection[str]) -> None:
         """Report once for each kind of data that it is not shown."""
-        if new := sorted(set(kinds) - self._left_out):
+        if new := set(kinds) - self._left_out:
             self._left_out.update(new)
-            sys.stdout.write(f"[{', '.join(new)}: not shown with `--display safe`]\n")
+            sys.stdout.write(left_out_notice(new, "--display safe"))
             self.flush()
 
 
