@@ -126,7 +126,9 @@ def installed(name: str) -> Package:
     """
     distribution = importlib.metadata.distribution(name)
     version, _, build = distribution.version.partition("+")
-    from_index = _origin(distribution) is None
+    # What conda has built there says where that was, and needs libraries that only conda installs.
+    by_conda = (distribution.read_text("INSTALLER") or "").strip() == "conda"
+    from_index = by_conda or _origin(distribution) is None
     return Package(distribution.metadata["Name"], version, build, from_index, distribution)
 
 

@@ -72,6 +72,23 @@ def test_what_no_index_has_is_taken_along(tmp_path: Path, monkeypatch: pytest.Mo
     assert resolve(sky.Image(), [], ["own"])[0].pins == ()
 
 
+def test_what_conda_has_installed_is_taken_from_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its builds need libraries of conda, which nodes have not."""
+    place = tmp_path / "site-packages"
+    with zipfile.ZipFile(wheels.write(tmp_path, "own", "0.1", own="X = 1\n")) as archive:
+        archive.extractall(place)
+    about = place / "own-0.1.dist-info"
+    (about / "direct_url.json").write_text(
+        '{"dir_info": {}, "url": "file:///home/conda/feedstock_root/build_artifacts/own_1/work"}'
+    )
+    (about / "INSTALLER").write_text("conda\n")
+    monkeypatch.syspath_prepend(str(place))
+    image, left_out = resolve(sky.Image(), [], ["own"])
+    assert (image.pins, image.wheels, left_out) == (("own==0.1",), (), ())
+
+
 def test_a_wheel_of_what_is_installed_can_be_made_by_two_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
