@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import re
+import shlex
+import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -156,6 +159,37 @@ def updated(requirements: Sequence[str], newer: Sequence[str]) -> tuple[str, ...
     names = {package_name(each) for each in newer}
     kept = [each for each in requirements if package_name(each) not in names]
     return tuple(dict.fromkeys([*kept, *newer]))
+
+
+def download_line(
+    folder: str,
+    requirements: Sequence[str],
+    indexes: Sequence[PipIndex] = (),
+    machine: str | None = None,
+) -> str:
+    """Return the line for a cell that downloads wheels for nodes.
+
+    Parameters
+    ----------
+    folder
+        The folder to put them in.
+    requirements
+        What to download, with what that needs.
+    indexes
+        Where to look, besides the usual index.
+    machine
+        The kind of machine of the nodes, like ``"x86_64"``, if it is known.
+    """
+    words = ["-d", folder]
+    here = platform.machine() if sys.platform == "linux" else None
+    if here is None or machine not in (None, here):
+        kind = machine or "x86_64"
+        words.append("--only-binary=:all:")
+        # pip takes a newer name of a platform for that alone: most wheels have an older one.
+        words += [f"--platform=manylinux_2_28_{kind}", f"--platform=manylinux2014_{kind}"]
+    for each in indexes:
+        words += ["--extra-index-url", each.url]
+    return f"%pip download {shlex.join([*words, *requirements])}"
 
 
 def wheel_content(wheel: Path) -> list[str]:

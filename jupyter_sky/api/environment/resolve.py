@@ -14,7 +14,7 @@ from jupyter_sky.api.environment.repack import wheel_of
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.formatting import format_list
 from jupyter_sky.providers.base import Provider
-from jupyter_sky.providers.packages import package_name, sources
+from jupyter_sky.providers.packages import download_line, package_name, sources
 from jupyter_sky.providers.spec import Image
 
 
@@ -109,11 +109,11 @@ def _not_along(image: Image, lacking: Sequence[Package]) -> list[str]:
     if not lacking:
         return []
     names = format_list([f"{each.name} {each.version}" for each in lacking])
-    words = " ".join(each.requirement for each in lacking)
     folder = next(each.url for each in sources(image).folders)
+    line = download_line(folder, [each.requirement for each in lacking])
     return [
         f"nodes do without {names}, which the notebook has, and {folder} has not: "
-        f"`%pip download -d {folder} {words}` gets {'it' if len(lacking) == 1 else 'them'}."
+        f"`{line}` gets {'it' if len(lacking) == 1 else 'them'}."
     ]
 
 

@@ -566,7 +566,7 @@ class ShellHere:
         self._before(script)
         done = subprocess.run(["sh", "-c", script], input=data, capture_output=True)
         if done.returncode:
-            raise CommandError(done.stderr.decode())
+            raise CommandError((done.stdout + done.stderr).decode())
         return done.stdout.decode()
 
 

@@ -72,7 +72,7 @@ def make_environment(
         script = _script(folder, uv, wheels, recipe)
         connection.run(script, within=INSTALL_WITHIN, ends_with_us=True)
     except CommandError as error:
-        if sentence := explain(str(error), image, recipe.asked):
+        if sentence := explain(str(error), image, recipe, facts.machine, cuda):
             raise HostError(without_secrets(sentence)) from None
         raise HostError(f"its environment could not be made:\n    {indented(error)}") from None
     return python

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Sequence
 
 from jupyter_sky.formatting import without_secrets
-from jupyter_sky.providers.packages import base_requirements, package_name, sources
+from jupyter_sky.providers.packages import base_requirements, download_line, package_name, sources
 from jupyter_sky.providers.spec import Image
 from jupyter_sky.providers.ssh.connection.errors import CommandError
+from jupyter_sky.providers.ssh.setup.packages.recipe import Recipe
 
 _UNREACHED = re.compile(
     r"dns error|[Ff]ailed to fetch|error sending request|[Cc]ould not connect|tcp connect error"
@@ -26,7 +25,7 @@ _ABSENT = (
 _NOT_BUILT = (r"[Ff]ailed to build[^\n]*{}\b", r"[Ff]ailed to download and build[^\n]*{}\b")
 
 
-def explain(said: str, image: Image, requirements: Sequence[str]) -> str | None:
+def explain(said: str, image: Image, recipe: Recipe, machine: str, cuda: bool) -> str | None:
     """Return a sentence about uv's error with advice; ``None`` if uv's own message is best.
 
     Parameters
@@ -35,8 +34,12 @@ def explain(said: str, image: Image, requirements: Sequence[str]) -> str | None:
         The last lines of uv's output.
     image
         The image of the environment.
-    requirements
-        All requirements.
+    recipe
+        What it is made of.
+    machine
+        The kind of machine that it is for, like ``"x86_64"``.
+    cuda
+        Whether it is for NVIDIA GPUs.
     """
     text = " ".join(said.split())
     for pin in base_requirements(image):
@@ -47,8 +50,8 @@ def explain(said: str, image: Image, requirements: Sequence[str]) -> str | None:
     at_hand = sources(image)
     if at_hand.no_index and (lacks := re.findall(r"(\S+) was not found in the provided", text)):
         folder = at_hand.folders[0].url
-        words = shlex.join([*dict.fromkeys(lacks)])
-        return f"{folder} has no {', '.join(lacks)}: `%pip download -d {folder} {words}` gets it"
+        line = download_line(folder, [*dict.fromkeys(lacks)], machine=machine)
+        return f"{folder} has no {', '.join(lacks)}: `{line}` gets it"
     if _NOT_RUN.search(text):
         return (
             "programs may not be run where its environments are, which may be mounted with noexec: "
@@ -56,16 +59,14 @@ def explain(said: str, image: Image, requirements: Sequence[str]) -> str | None:
             "exists with `%config Sky.python`"
         )
     if _UNREACHED.search(text) and not _DENIED.search(text):
-        return f"it reaches no package index: {take_along(image, requirements)}"
+        return f"it reaches no package index: {_take_along(image, recipe, machine, cuda)}"
     return None
 
 
-def take_along(image: Image, requirements: Sequence[str]) -> str:
+def _take_along(image: Image, recipe: Recipe, machine: str, cuda: bool) -> str:
     """Return the lines with which to make an environment from wheels of this computer."""
-    words = [
-        "--extra-index-url " + each.url for each in sources(image).indexes if "@" not in each.url
-    ]
-    line = " ".join(["%pip download -d wheels", *words, shlex.join(requirements)])
+    indexes = [each for each in sources(image, cuda).indexes if "@" not in each.url]
+    line = download_line("wheels", recipe.asked, indexes, machine)
     return f"`{line}` gets what it needs, and `--wheels wheels` takes it along"
 
 
