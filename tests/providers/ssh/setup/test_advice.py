@@ -67,6 +67,20 @@ def test_wheels_to_take_along_are_for_the_host(tmp_path: Path, offline: None) ->
     ) in there
 
 
+@pytest.mark.parametrize("downloads", ["automatic", "never"])
+def test_a_python_that_is_not_there_and_cannot_be_downloaded_is_named(
+    tmp_path: Path, offline: None, monkeypatch: pytest.MonkeyPatch, downloads: str
+) -> None:
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS", downloads)
+    monkeypatch.setenv("UV_PYTHON_PREFERENCE", "only-managed")
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "pythons"))
+    version = ".".join(map(str, sys.version_info[:2]))
+    assert refused(tmp_path, sky.Image(pip=["einops"])) == (
+        f"it has no Python {version}, and cannot download it: install it there, or name an "
+        "interpreter of that version with `%config Sky.python`"
+    )
+
+
 def test_wheels_that_a_folder_lacks_are_for_the_host(tmp_path: Path, offline: None) -> None:
     folder = tmp_path / "wheels"
     wheels.write(folder, "greeting", "1.0", greeting="")

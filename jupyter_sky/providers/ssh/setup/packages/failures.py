@@ -14,6 +14,7 @@ _UNREACHED = re.compile(
     r"dns error|[Ff]ailed to fetch|error sending request|[Cc]ould not connect|tcp connect error"
 )
 _DENIED = re.compile(r"\b(401|403)\b|[Uu]nauthorized|[Ff]orbidden")
+_NO_PYTHON = re.compile(r"`uv venv .*No interpreter found")
 _NOT_RUN = re.compile(r"/bin/uv(-\w+)?: Permission denied")
 _ABSENT = (
     r"there (?:is|are) no versions? of {}\b",
@@ -42,6 +43,12 @@ def explain(said: str, image: Image, recipe: Recipe, machine: str, cuda: bool) -
         Whether it is for NVIDIA GPUs.
     """
     text = " ".join(said.split())
+    is_unreached = bool(_UNREACHED.search(text) and not _DENIED.search(text))
+    if _NO_PYTHON.search(text) or (is_unreached and "`uv venv " in text):
+        return (
+            f"it has no Python {recipe.python}, and cannot download it: install it there, or name "
+            "an interpreter of that version with `%config Sky.python`"
+        )
     for pin in base_requirements(image):
         name = re.escape(package_name(pin)).replace(r"\-", r"[-_.]")
         for patterns, trouble in ((_ABSENT, "cannot be had there"), (_NOT_BUILT, "does not build")):
@@ -58,7 +65,7 @@ def explain(said: str, image: Image, recipe: Recipe, machine: str, cuda: bool) -
             "set XDG_CACHE_HOME there to a folder where they may, or name an environment that "
             "exists with `%config Sky.python`"
         )
-    if _UNREACHED.search(text) and not _DENIED.search(text):
+    if is_unreached:
         return f"it reaches no package index: {_take_along(image, recipe, machine, cuda)}"
     return None
 
