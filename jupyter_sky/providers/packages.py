@@ -22,6 +22,9 @@ from jupyter_sky.providers.spec import Image, PipIndex
 from jupyter_sky.serialization.imported_versions import normal_name
 from jupyter_sky.transport.protocol.agent_requests import SENT_WHEELS
 
+_OLD_COPIES = "download.pytorch.org"
+"""The host of indexes that have PyTorch, and single old versions of packages that it needs."""
+
 
 @dataclass(frozen=True)
 class Sources:
@@ -201,7 +204,14 @@ def wheel_content(wheel: Path) -> list[str]:
 
 def _settings(indexes: Sequence[PipIndex], sent: set[str], constraints: Sequence[str]) -> str:
     limits = f"constraint-dependencies = {json.dumps(list(constraints))}"
-    lines, places = ["[tool.uv]", limits] if constraints else [], {}
+    lines, places = [limits] if constraints else [], {}
+    for_any = {urlsplit(index.url).hostname for index in indexes if not index.packages}
+    if for_any == {_OLD_COPIES}:
+        # Else uv takes no other version of what it finds there. Beside other indexes, a stranger
+        # could offer versions of what only they should have.
+        lines.append('index-strategy = "unsafe-first-match"')
+    if lines:
+        lines.insert(0, "[tool.uv]")
     for number, index in enumerate(indexes):
         explicit = "true" if index.packages else "false"
         lines += ["[[tool.uv.index]]", f'name = "index-{number}"', f"url = {json.dumps(index.url)}"]

@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.api.environment.files import read_file
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.node_defaults import NEEDED
-from jupyter_sky.providers.packages import project
+from jupyter_sky.providers.packages import project, sources
 from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
@@ -593,3 +594,36 @@ def test_two_kernels_send_the_same_wheels_at_once(tmp_path: Path) -> None:
     assert others == [(folder / wheel.name).stat().st_ino]
     assert [each.name for each in folder.iterdir()] == [wheel.name]
     assert [each.name for each in folder.parent.iterdir()] == [folder.name]
+
+
+def test_an_index_of_pytorch_hides_no_versions_of_other_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has old ones of many, as of numpy and requests, and uv looks no further for these."""
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if uv is None:
+        pytest.skip("there is no uv")
+    usual, own = tmp_path / "usual", tmp_path / "own"
+    wheels.write(own, "torch", "2.9.0+cpu", torch_here="WHERE = 'own'\n")
+    wheels.write(usual, "torch", "2.9.0", torch_here="WHERE = 'usual'\n")
+    wheels.write(own, "helper", "1.0", helper="")
+    wheels.write(usual, "helper", "2.0", helper="")
+    address = "https://download.pytorch.org/whl/cpu"
+    listed = tmp_path / "requirements.txt"
+    listed.write_text(f"--extra-index-url {address}\ntorch==2.9.0\nhelper==2.0\n")
+    found = read_file(listed)
+    settings = sources(found.joined_to(sky.Image())).settings
+    made = tmp_path / "envs/made"
+    with wheels.serve(usual, "127.0.0.1") as pypi, wheels.serve(own, "127.0.0.1") as pytorch:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", pypi)
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "downloaded"))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        asked = project(found.requirements, settings).replace(address, pytorch)
+        recipe = Recipe(".".join(map(str, sys.version_info[:2])), asked)
+        ShellHere().run(_script(str(made), uv, None, recipe))
+    code = "from importlib.metadata import version as v; print(v('torch'), v('helper'))"
+    said = subprocess.run([made / "bin/python", "-c", code], capture_output=True, text=True)
+    assert said.stdout.split() == ["2.9.0+cpu", "2.0"]
+    # Nobody can offer what another index is for, by a newer version elsewhere.
+    private = sky.Image(pip_indexes=[address, "https://wheels.example.org/simple"])
+    assert "index-strategy" not in sources(private).settings
