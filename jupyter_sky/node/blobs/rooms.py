@@ -86,9 +86,9 @@ class BlobRooms:
         gone = [] if self._is_busy() else self._take(used, part)
         self._on_forgotten(gone)
         if not gone:
-            if not self._store.has_room_in_memory(size):
-                return ""
             try:
+                if not self._store.has_room_in_memory(size):
+                    return ""
                 os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             except OSError:
                 return ""

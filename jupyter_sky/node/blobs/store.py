@@ -119,13 +119,15 @@ class BlobStore:
     def _new_blob(self, path: Path, size: int) -> PartialBlob:
         if self.is_taken:
             raise PermissionError("the folder is another user's")
-        is_full = not self.has_room_in_memory(size) and self._spill.has_room(size)
-        return PartialBlob(path, size, self._spill.folder if is_full else None)
+        disk = self._spill.folder if self._spill.has_room(size) else None
+        return PartialBlob(path, size, disk, not self.has_room_in_memory(size))
 
     def has_room_in_memory(self, size: int) -> bool:
-        """Return whether that many more bytes are within the limit."""
-        partial = sum(each.full_size for each in self._partial.values() if not each.is_spilled)
-        return self._total + partial + size <= self._limit
+        """Return whether that many more bytes are within the limit, and others have left room."""
+        arriving = [each for each in self._partial.values() if not each.is_spilled]
+        needed = size + sum(each.full_size for each in arriving)
+        free = shutil.disk_usage(self.folder).free + sum(each.size for each in arriving)
+        return self._total + needed <= self._limit and needed <= free
 
     def _count(self, key: str, size: int) -> None:
         self._total += size - self._sizes.get(key, 0)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import signal
+import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -170,6 +173,36 @@ def test_what_arrives_while_memory_is_full_lies_on_the_disk(memory: Path, disk: 
     store.remove()
     assert not disk.exists()
     assert not memory.exists()
+
+
+@pytest.fixture
+def small_memory(memory: Path) -> Iterator[Path]:
+    """A memory of its own, of 200 KB."""
+    if os.getuid():
+        pytest.skip("only root can mount one")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "none", str(memory)], check=True)
+    yield memory
+    subprocess.run(["umount", "-l", str(memory)], check=True)
+
+
+@pytest.mark.parametrize("arrived", [0, 40_000])
+def test_what_arrives_while_others_have_filled_the_memory_lies_on_the_disk(
+    small_memory: Path, disk: Path, arrived: int
+) -> None:
+    """The limit is of the start, when there was room."""
+    store = BlobStore(small_memory, 150_000, disk, 10**9)
+    data = bytes(range(256)) * 400
+    key, whole = digest(data), memoryview(data)
+    if arrived:
+        store.add(key, 0, whole[:arrived], len(data))
+    (small_memory / "of-others").write_bytes(bytes(150_000))
+    for offset in range(arrived, len(data), 10_000):
+        store.add(key, offset, whole[offset : offset + 10_000], len(data))
+    assert key in store
+    assert (small_memory / key).is_symlink()
+    assert (small_memory / key).read_bytes() == data
+    assert {each.name for each in small_memory.iterdir()} == {key, "of-others"}
+    assert [each.name for each in disk.iterdir()] == [key]
 
 
 def test_two_arrive_at_once_where_there_is_room_for_one(memory: Path, disk: Path) -> None:
