@@ -12,7 +12,6 @@ from typing import Any
 from traitlets import Bool, Dict, List, TraitType, Unicode
 from traitlets.config import Configurable
 
-from jupyter_sky.cluster.namespace.update import HUGE
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_list, without_secrets
@@ -27,6 +26,7 @@ from jupyter_sky.notebook.options.local_paths import with_absolute_paths
 from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import UNATTENDED
+from jupyter_sky.serialization.folders import HUGE
 
 _OPTION_NAME = re.compile(r"--[a-z][a-z-]*[a-z]")
 _CODE = re.compile(r"`[^`]*`")

@@ -23,6 +23,9 @@ from jupyter_sky.transport.blobs.sent_folders import (
     open_to,
 )
 
+HUGE = 4_000_000_000
+"""Bytes above which data is sent only if the user says that this is meant."""
+
 MOST_FILES = 20_000
 """A folder with more than these is not what was meant."""
 

@@ -49,9 +49,10 @@ from jupyter_sky.cluster.namespace.renamed import renamed
 from jupyter_sky.cluster.namespace.returning import merge
 from jupyter_sky.cluster.namespace.set_again import SetAgain, SetObject
 from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
-from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_huge
+from jupyter_sky.cluster.namespace.update import NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import garbage
+from jupyter_sky.serialization.folders import HUGE
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 from jupyter_sky.serialization.reducers.memory_maps import seen_by_receiver
 from jupyter_sky.transport.protocol.messages import NameGroup

@@ -14,9 +14,6 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.transport.protocol.messages import NameGroup
 
-HUGE = 4_000_000_000
-"""Bytes above which values are sent only if the user says that this is meant."""
-
 _UNKNOWN = -1
 """Stands for no number of losses: what ranks lack is found out at the turn of the run."""
 

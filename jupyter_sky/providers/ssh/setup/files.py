@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import io
 import shlex
+import stat
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.providers.scaling import RunningCluster
 from jupyter_sky.providers.spec import Image
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.host_shell import HostShell
+from jupyter_sky.serialization.folders import HUGE
 
 _NOTE = ".sky-sent-files"
 """The file in the working folder that says which cluster its files were sent for."""
@@ -84,7 +88,7 @@ class SentFiles:
 
 
 def check_files(image: Image) -> None:
-    """Refuse files that do not exist.
+    """Refuse files that do not exist, cannot be read, or are too large to be sent at the start.
 
     Raises
     ------
@@ -92,8 +96,22 @@ def check_files(image: Image) -> None:
         With the first of them.
     """
     for name in image.includes:
-        if not Path(name).expanduser().exists():
+        path = Path(name).expanduser()
+        with _reading(path):
+            exists = path.exists()
+        if not exists:
             raise UsageError(f"includes has {name!r}, which does not exist: correct or remove it.")
+    size = 0
+    for path, _ in _selected(image.includes, image.excludes):
+        with _reading(path):
+            status = path.lstat()
+        size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    if size > HUGE:
+        raise UsageError(
+            f"{format_list(list(image.includes))}: that is {format_bytes(size)}, and at most "
+            f"{format_bytes(HUGE)} are included at the start: put large data into a bucket for "
+            "`--volume`, or send it with `%sky put --allow-large` when the nodes are up."
+        )
 
 
 def archive(includes: Sequence[str], excludes: Sequence[str]) -> bytes:
@@ -107,24 +125,57 @@ def archive(includes: Sequence[str], excludes: Sequence[str]) -> bytes:
         Files and folders.
     excludes
         Patterns of names, or of paths below them, to leave out.
+
+    Raises
+    ------
+    UsageError
+        If one of them cannot be read.
     """
 
     if not includes:
         return b""
 
-    def wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        parts = Path(entry.name).parts
-        below = ["/".join(parts[start:]) for start in range(len(parts))]
-        out = any(fnmatch.fnmatch(path, p.rstrip("/")) for path in below for p in excludes)
+    def without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = 0
-        return None if out else entry
+        return entry
 
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=3) as tar:
-        for name in includes:
-            path = Path(name).expanduser().resolve()
-            tar.add(path, path.name, filter=wanted)
+        for path, name in _selected(includes, excludes):
+            with _reading(path):
+                tar.add(path, name, recursive=False, filter=without_owner)
     return stream.getvalue()
+
+
+def _selected(includes: Sequence[str], excludes: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """Yield files and folders, and what is in them, each with its name in the archive."""
+    for each in includes:
+        path = Path(each).expanduser().resolve()
+        yield from _below(path, path.name, excludes)
+
+
+def _below(path: Path, name: str, excludes: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    parts = name.split("/")
+    below = ["/".join(parts[start:]) for start in range(len(parts))]
+    if any(fnmatch.fnmatch(each, p.rstrip("/")) for each in below for p in excludes):
+        return
+    yield path, name
+    if path.is_dir() and not path.is_symlink():
+        with _reading(path):
+            there = sorted(path.iterdir())
+        for inner in there:
+            yield from _below(inner, f"{name}/{inner.name}", excludes)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read ({error.strerror or error}): make it readable, or leave it "
+            "out of what is included."
+        ) from None
 
 
 def shell_values(connection: HostShell, commands: Mapping[str, str]) -> dict[str, str]:

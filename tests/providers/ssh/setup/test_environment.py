@@ -32,6 +32,7 @@ from jupyter_sky.providers.ssh.relay import Relay
 from jupyter_sky.providers.ssh.setup.agent import start_agent
 from jupyter_sky.providers.ssh.setup.code_package import code_package
 from jupyter_sky.providers.ssh.setup.facts import gather_facts
+from jupyter_sky.providers.ssh.setup.files import archive, check_files
 from jupyter_sky.providers.ssh.setup.packages.environment import _script
 from jupyter_sky.providers.ssh.setup.packages.recipe import Recipe, recipe_for
 from jupyter_sky.providers.ssh.setup.packages.uv import find_uv
@@ -237,6 +238,29 @@ def test_a_file_of_requirements_and_files_that_go_along(
 def test_what_is_wrong_with_an_image_is_said_at_once(image: sky.Image, sentence: str) -> None:
     with pytest.raises(sky.UsageError, match=sentence):
         sky.ComputePool(provider=sky.SSH("lab1"), image=image).__enter__()
+
+
+def test_files_that_are_too_large_to_be_included_are_refused_at_once(tmp_path: Path) -> None:
+    for name in ("data.bin", "left-out.log"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(3_000_000_000)
+    (tmp_path / "again").symlink_to("data.bin")
+    check_files(sky.Image(includes=[str(tmp_path)], excludes=["*.log"]))
+    with pytest.raises(sky.UsageError) as caught:
+        sky.ComputePool(
+            provider=sky.SSH("lab1"), image=sky.Image(includes=[str(tmp_path)])
+        ).__enter__()
+    assert str(caught.value) == (
+        f"{tmp_path}: that is 6 GB, and at most 4 GB are included at the start: put large "
+        "data into a bucket for `--volume`, or send it with `%sky put --allow-large` when the "
+        "nodes are up."
+    )
+
+
+def test_an_included_file_that_cannot_be_read_is_named() -> None:
+    file = "/sys/devices/system/cpu/online"  # it has less than its size says, as one that shrinks
+    with pytest.raises(sky.UsageError, match=f"^{file} cannot be read .*: make it readable, or"):
+        archive([file], [])
 
 
 def test_an_environment_is_named_after_what_is_in_it() -> None:
