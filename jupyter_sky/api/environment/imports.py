@@ -144,12 +144,25 @@ def _names(module: str, known: Mapping[str, list[str]]) -> Iterator[str]:
     if len(names) < 2:
         yield from names
         return
+    files = {name: {f"{each}" for each in importlib.metadata.files(name) or ()} for name in names}
+    # Several may have the file that makes a folder a package, and nothing else in common.
+    common = {each for each in set.intersection(*files.values()) if "__init__." not in each}
+    if any(each.startswith((f"{top}/", f"{top}.")) for each in common):
+        # Variants of one package, as with and without windows: the last one is that which is here.
+        yield max(names, key=_installed_at)
+        return
     path = module.replace(".", "/")
     for name in names:
         # A top-level name that several packages share does not tell which of them is meant.
-        files = importlib.metadata.files(name) or ()
-        if module != top and any(f"{each}".startswith((f"{path}/", f"{path}.")) for each in files):
+        if module != top and any(each.startswith((f"{path}/", f"{path}.")) for each in files[name]):
             yield name
+
+
+def _installed_at(name: str) -> float:
+    """Return when a package was installed: when the folder of its metadata was filled."""
+    files = importlib.metadata.files(name) or ()
+    about = next((each for each in files if each.parent.suffix == ".dist-info"), None)
+    return Path(str(about.locate())).parent.stat().st_mtime if about else 0.0
 
 
 def _origin(distribution: Distribution) -> dict[str, Any] | None:

@@ -89,6 +89,29 @@ def test_what_conda_has_installed_is_taken_from_an_index(
     assert (image.pins, image.wheels, left_out) == (("own==0.1",), (), ())
 
 
+def test_of_variants_of_a_package_nodes_get_the_one_that_was_installed_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As opencv-python and opencv-python-headless, of which each has a whole cv2."""
+    place = tmp_path / "site-packages"
+    seen = {f"seen/{each}": "X = 1\n" for each in ("__init__", "core")}
+    for name, seconds, files in (
+        ("seen_windows", 3, seen),
+        ("seen", 2, seen),
+        ("shared_a", 1, {"shared/__init__": "", "shared/a/__init__": ""}),
+        ("shared_b", 1, {"shared/__init__": "", "shared/b/__init__": ""}),
+    ):
+        with zipfile.ZipFile(wheels.write(tmp_path, name, "0.1", **files)) as archive:
+            archive.extractall(place)
+        os.utime(place / f"{name}-0.1.dist-info", (seconds, seconds))
+    monkeypatch.syspath_prepend(str(place))
+    for modules in (["seen"], ["seen.core"]):
+        assert [each.name for each in packages(modules)] == ["seen_windows"]
+    # Others only have the same folder: its name alone means none of them.
+    assert packages(["shared"]) == []
+    assert [each.name for each in packages(["shared.b"])] == ["shared_b"]
+
+
 def test_a_wheel_of_what_is_installed_can_be_made_by_two_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
