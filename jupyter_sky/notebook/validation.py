@@ -99,10 +99,25 @@ def choose_ranks(
 
 
 def shown_ranks(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the ranks whose output is shown: by default the head, or the first of the run."""
-    if chosen is None and ranks:
-        return (ranks[0],)
-    return choose_ranks(cluster, chosen, "--stdout")
+    """Return those of the ranks of a run whose output is shown: by default the first.
+
+    Raises
+    ------
+    UsageError
+        When the numbers that are chosen are all of ranks without a part in the run.
+    """
+    if chosen in (None, "head"):
+        return tuple(ranks[:1])
+    if chosen == "all":
+        return tuple(ranks)
+    named = choose_ranks(cluster, chosen, "--stdout")
+    shown = tuple(rank for rank in named if rank in ranks)
+    if named and not shown:
+        raise UsageError(
+            f"--stdout: this runs on {format_ranks(ranks)}, and not on {format_ranks(named)}: "
+            "`--stdout head` shows the first of those that it runs on."
+        )
+    return shown
 
 
 def first_ranks(cluster: Cluster, ranks: Sequence[int]) -> tuple[int, ...]:

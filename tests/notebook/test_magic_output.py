@@ -112,6 +112,14 @@ def test_a_cell_on_some_ranks_shows_the_first_of_them(pair: LiveNotebook) -> Non
     assert pair.value("only") == [1]
 
 
+def test_a_cell_on_some_ranks_shows_no_others(pair: LiveNotebook) -> None:
+    for shown in ("head", "all", "0,1"):
+        cell = pair.succeed(f"%%sky --ranks 1 --stdout {shown}\nprint('I am', rank)")
+        assert cell.stdout == "I am 1\n"
+    cell = pair.run("%%sky --ranks 1 --stdout 0\nprint('I am', rank)")
+    assert "this runs on rank 1, and not on rank 0: `--stdout head` shows" in cell.sentence
+
+
 def test_programs_and_c_code_write_to_the_cell(pair: LiveNotebook) -> None:
     cell = pair.succeed(
         "%%sky\n"

@@ -26,6 +26,8 @@ def test_a_shell_block_runs_on_every_node(notebook: Notebook) -> None:
     assert "2 │ node 1 of 2\n" in out
     # Any rank of a node stands for its script.
     assert notebook.run("%%sky --sh --stdout 3\necho $SKYPILOT_NODE_RANK") == "1\n"
+    assert notebook.run("%%sky --sh --ranks 3 --stdout 2\necho $SKYPILOT_NODE_RANK") == "0\n"
+    assert notebook.run("%%sky --sh --ranks 3 --stdout head\necho there") == "there\n"
     assert notebook.run("%%sky --sh --ranks 3\necho $SKYPILOT_NUM_NODES") == "1\n"
     notebook.run("%%sky --sh --background\necho slowly")
     background = notebook.namespace["_"]
