@@ -162,11 +162,12 @@ class Session:
         """Return the name of the cluster that options mean, and where it could come from."""
         options = self.asked(options)
         name = options.cluster or self.current_name
-        started = [self._start_options(name, options)]
-        return name, self.factory.places(name, started)
+        return name, self.factory.places(name, [self._start_options(name, options)])
 
     def find(self, name: str | None = None) -> Cluster | None:
         """Return a cluster, by default the current one, if it is up; connect to it if need be."""
+        if start := self.starting(name):
+            return start.cluster_by_now()
         if known := self._clusters.get(name := name or self.current_name):
             if known.alive and not known.outdated:
                 with known.news.taken() as has_news:
@@ -189,7 +190,8 @@ class Session:
         UsageError
             When there is no such cluster.
         """
-        known = self._clusters.get(name)
+        start = self.starting(name)
+        known = start.cluster_by_now() if start else self._clusters.get(name)
         return nullcontext(known) if known and known.alive else attached.visit(name)
 
     def restart_lost(self) -> Cluster | None:
@@ -393,7 +395,6 @@ class Session:
 
     def drop(self, name: str) -> None:
         """Let go of a cluster, which ends or stays as it is."""
-        cluster = self._clusters.pop(name, None)
-        if cluster is not None:
+        if (cluster := self._clusters.pop(name, None)) is not None:
             for observer in self.observers:
                 observer.disconnected(cluster)

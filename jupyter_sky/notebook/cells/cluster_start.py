@@ -14,6 +14,7 @@ from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import heard_interrupts
 from jupyter_sky.cluster.stopped import start_of
+from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.cluster_factory import ClusterPlace
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.transport import event_loop
@@ -97,6 +98,23 @@ class ClusterStart:
             _, self._cluster = started  # also if what follows fails: it is there
             self._take_up(started)
         return self._cluster
+
+    def cluster_by_now(self) -> Cluster:
+        """Return the cluster if it is there by now, in the user's thread.
+
+        Raises
+        ------
+        UsageError
+            If it is not.
+        SkyError
+            If it did not start, or was stopped.
+        """
+        if not self.future.done():
+            raise UsageError(
+                f"cluster {self.name} is not up yet ({self.text}): wait for it, or "
+                f"`%sky down {self.name}` stops its start."
+            )
+        return self.cluster()
 
     def follow(self, shell: InteractiveShell) -> Cluster:
         """Do the same, and show the progress in the current cell.

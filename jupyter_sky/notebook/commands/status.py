@@ -72,7 +72,8 @@ def status(context: CommandContext, options: Namespace) -> None:
         return
     trouble = ""
     try:
-        session.find()
+        if not session.starting():
+            session.find()
     except ClusterStopped:
         pass  # the table says so
     except SkyError as error:

@@ -156,6 +156,11 @@ def test_a_cell_in_the_background_waits_in_the_queue_and_the_notebook_does_not(
         meanwhile(notebook, "word = 'as it is now'", cell)
         said = notebook.finish(notebook.start("%sky status"), cell).stdout
         assert re.search(r"queue-\w+ +slurm .* starting .*job \d+ is pending: it waits", said)
+        [name] = re.findall(r"queue-\w+", said)
+        for command in ("logs", "interrupt", "push word", f"attach {name}", f"logs -c {name}"):
+            refused = notebook.finish(notebook.start(f"%sky {command}"), cell).sentence
+            assert re.search(rf"{name} is not up yet \(job .* pending.*\): wait for it", refused)
+            assert f"`%sky down {name}` stops its start" in refused
         # Another cell for the same cluster waits with it; Stop lets go of that cell alone.
         waiting = notebook.start("%%sky\npass")
         notebook.until(waiting, lambda cell: "is pending" in str(cell.shown))
@@ -164,10 +169,10 @@ def test_a_cell_in_the_background_waits_in_the_queue_and_the_notebook_does_not(
         # A cancelled run leaves the queue alone if others wait for the same cluster.
         second = notebook.succeed("%%sky --background\npass")
         assert "is pending" in second.shown[0]
-        meanwhile(notebook, "Out[7].cancel()", second)
+        meanwhile(notebook, "Out[12].cancel()", second)
         notebook.watch(second, lambda cell: "was stopped before it began>" in cell.shown[0])
-        assert "stopped before it began" in notebook.run("Out[7].result()").sentence
-        awaiting = notebook.run("import asyncio\nawait asyncio.gather(Out[7], asyncio.sleep(0))")
+        assert "stopped before it began" in notebook.run("Out[12].result()").sentence
+        awaiting = notebook.run("import asyncio\nawait asyncio.gather(Out[12], asyncio.sleep(0))")
         assert "RunStopped: the run was stopped before it began" in awaiting.traceback
         assert "sky-queue" in queue()
         # The last one takes the cluster along.
