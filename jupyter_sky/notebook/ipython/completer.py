@@ -87,7 +87,7 @@ def completions(text: str, line: str, context: CompletionContext) -> list[str]:
     else:
         return [] if words else _starting_with(text, COMMANDS)
 
-    by_name = {name: each for each in arguments for name in each.names}
+    by_name = {name: each for each in arguments if each.is_option for name in each.names}
     last = max((i for i, word in enumerate(words) if word in by_name), default=-1)
     option, given = (by_name[words[last]] if last >= 0 else None), words[last + 1 :]
     if option and option.type and not given:

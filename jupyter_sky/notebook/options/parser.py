@@ -186,7 +186,7 @@ class Parser(argparse.ArgumentParser):
         """
         joined: list[str] = []
         for word in words:
-            before = self.by_name.get(joined[-1]) if joined else None
+            before = self._option(joined[-1]) if joined else None
             takes = before.type if before else None
             if takes and (takes.begins_with_hyphens or re.match(r"-\.?\d", word)):
                 joined[-1] += f"={word}"
@@ -243,10 +243,10 @@ class Parser(argparse.ArgumentParser):
             instead = f"did you mean `{similar}`?" if similar else f"`{self._help}` lists them."
             return f"{word} is not an option of {self.prog}: {instead}"
         before = [each.partition("=")[0] for each in words[: words.index(word)]]
-        options = [each for each in before if each in self.by_name]
+        options = [(each, option) for each in before if (option := self._option(each))]
         if options:
-            takes = _how_many(self.by_name[options[-1]], options[-1])
-            return f'{options[-1]} takes {takes}: leave out "{word}".'
+            name, option = options[-1]
+            return f'{name} takes {_how_many(option, name)}: leave out "{word}".'
         if word.isdecimal() and "--nodes" in self.by_name:
             return f'"{word}" belongs to no option of {self.prog}: did you mean `--nodes {word}`?'
         if word in _SHELLS and "--sh" in self.by_name:
@@ -256,6 +256,11 @@ class Parser(argparse.ArgumentParser):
             line = f"{similar}{equals}{value}"
             return f'"{word}" is an option without its hyphens: type `{line}`.'
         return f'{self.prog} does not take "{word}": `{self._help}` shows what it takes.'
+
+    def _option(self, word: str) -> Argument | None:
+        """Return the option that a word spells; a value may be as the name of a positional one."""
+        argument = self.by_name.get(word)
+        return argument if argument and argument.is_option else None
 
     def _similar_option(self, word: str, cutoff: float) -> str | None:
         shown = [name for name, each in self.by_name.items() if not each.is_internal]

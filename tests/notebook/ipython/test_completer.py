@@ -54,6 +54,7 @@ LISTS = ("head", "0-3", "0-1", "2-3")
         ("%sky logs 3 ", "", ["all", *LISTS, "0", "1", "2", "--follow", "--tail"]),
         ("%sky push d", "d", ["data"]),
         ("%sky pull model --ranks h", "h", ["head"]),
+        ("%sky pull names --r", "--r", ["--ranks"]),
         ("%sky down ", "", ["train", "trial"]),
         ("%sky attach tri", "tri", ["trial"]),
         ("%sky restart 2", "2", ["2-3", "2"]),

@@ -272,6 +272,9 @@ LOGS = {"ranks": None, "json": False, "follow": False, "tail": None, "save": Non
         ("logs --tail 20 -f 0", {**LOGS, "ranks": (0,), "follow": True, "tail": 20}),
         ("logs 3 --save a/b.log", {**LOGS, "ranks": (3,), "save": "a/b.log"}),
         ("logs -c train 3", {**LOGS, "ranks": (3,), "cluster": "train"}),
+        ("push model -c names", {"names": ("model",), "cluster": "names"}),
+        ("pull names --ranks all", {"names": ("names",), "ranks": "all", "cluster": None}),
+        ("down name --discard", {"name": "name", "discard": True}),
         ("push model, data", {"names": ("model", "data"), "cluster": None}),
         ("push model -c train", {"names": ("model",), "cluster": "train"}),
         ("pull model --ranks 0,2", {"names": ("model",), "ranks": (0, 2), "cluster": None}),
@@ -318,6 +321,7 @@ def test_up_takes_the_options_of_a_cluster() -> None:
             '"one" is not one.',
         ),
         ("pull a --ranks 0 b", "--ranks takes values with commas between them"),
+        ("down name two", '%sky down does not take "two": `%sky down -h` shows what it takes.'),
         ("auto yes", '%sky auto takes `on`, `off` or `status`, as in `%sky auto on`; "yes" is'),
     ],
 )
