@@ -18,6 +18,7 @@ from jupyter_sky.notebook.cells.attempts import Attempts
 from jupyter_sky.notebook.cells.background import begin_in_background
 from jupyter_sky.notebook.cells.cell import Cell
 from jupyter_sky.notebook.cells.queued_run import QueuedRun
+from jupyter_sky.notebook.cells.results import check_bound_once
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise, not_brought
@@ -98,6 +99,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         records = wanted_records(options)
         if options.sh:
             return run_shell_cell(self.shell, self._session, options, cell)
+        check_bound_once({"--out": options.out, "--gather": options.gather})
         folder = find_folder(options.workdir) if options.workdir is not None else None
         place = _cell_place(self.shell, cell)
         names = _analysed(cell, place)

@@ -11,9 +11,35 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import owed_runs
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.errors import UsageError
 
 RankValues = Mapping[int, Mapping[str, Any]]
 """The values of a run, by rank and name."""
+
+
+def check_bound_once(requests: Mapping[str, Iterable[str]]) -> None:
+    """Refuse requests of which two would be bound to the same name.
+
+    Parameters
+    ----------
+    requests
+        What is asked for, by what is typed before it, like ``--out``.
+
+    Raises
+    ------
+    UsageError
+        When there are two for one name.
+    """
+    found: dict[str, str] = {}
+    for command, names in requests.items():
+        for asked in names:
+            name, typed = _bound_name(asked), f"`{command} {asked}`"
+            if name in found:
+                raise UsageError(
+                    f"{found[name]} and {typed} would both be bound to {name}: leave one of them "
+                    "out."
+                )
+            found[name] = typed
 
 
 def requested_names(

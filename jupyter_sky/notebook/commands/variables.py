@@ -15,7 +15,7 @@ from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook.cells.results import bind, requested_names, select
+from jupyter_sky.notebook.cells.results import bind, check_bound_once, requested_names, select
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.errors import check_pulled
 from jupyter_sky.notebook.output.name_table import NameTable
@@ -38,6 +38,7 @@ def push(context: CommandContext, options: Namespace) -> None:
 
 def pull(context: CommandContext, options: Namespace) -> None:
     """Bind the head's values of variables or, with ``--ranks``, lists of the ranks' values."""
+    check_bound_once({"%sky pull": options.names})
     cluster = context.cluster(options.cluster)
     from_head = options.ranks in (None, "head")
     ranks = choose_ranks(cluster, options.ranks or "head", "--ranks")

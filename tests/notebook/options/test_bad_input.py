@@ -66,6 +66,15 @@ def nothing_left(home):
         ("%%sky --nodes 2 'quote", "close it"),
         ("%%sky", "as in `--nodes 4`"),
         ("%%sky --nodes 2 --in nowhere", "define it first"),
+        (
+            "%%sky --nodes 2 --out x --gather x",
+            "`--out x` and `--gather x` would both be bound to x: leave one of them out.",
+        ),
+        (
+            "%%sky --nodes 2 --out model:state,model_state",
+            "`--out model:state` and `--out model_state` would both be bound to model_state",
+        ),
+        ("%sky pull m:state m_state", "would both be bound to m_state"),
         ("%sky dwon", "did you mean `%sky down`?"),
         ("%sky down", "none is running"),
         ("%sky down nothing", "no cluster nothing"),
