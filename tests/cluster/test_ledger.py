@@ -208,6 +208,7 @@ def test_the_command(notebook: Notebook) -> None:
     assert "AWS's own bill" in note
     assert at_most.startswith("at most: it ended while no notebook was there")
     assert "train" not in notebook.run("%sky costs --days 1")
+    assert "train" in notebook.run("%sky costs --days 1000000")
     registry.remove("b")
     registry.remove("c")
 

@@ -108,8 +108,8 @@ def by_day(
     now
         The time; by default that of the clock.
     """
-    first = datetime.fromtimestamp(time.time() if now is None else now).date()
-    first -= timedelta(days=days - 1)
+    today = datetime.fromtimestamp(time.time() if now is None else now).date()
+    first = date.fromordinal(max(1, today.toordinal() - days + 1))
     found: dict[tuple[date, str, str], Total] = {}
     for spent in all_spent:
         for day, part in _days(spent):
