@@ -112,7 +112,8 @@ def find_folder(name: str) -> Path:
     folder = Path(name).expanduser().absolute()
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}: name one that is there.")
-    return folder
+    # What is in it is named from there, by paths that begin with its own.
+    return folder.resolve() if ".." in folder.parts else folder
 
 
 def inside(folder: Path, cluster: Cluster, limit: float | None, script: NodeScript) -> NodeScript:

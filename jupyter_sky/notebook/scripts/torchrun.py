@@ -56,12 +56,15 @@ def find_script(line: Namespace) -> tuple[Path, str]:
     if not script.exists():
         instead = similar_file(script, "name one that is there.")
         raise UsageError(f"there is no file {line.script} in {folder}: {instead}")
-    if not script.is_relative_to(folder):
+    base = folder
+    if not script.is_relative_to(base):  # as they are typed; a link may be on the way to one
+        script, base = script.parent.resolve() / script.name, folder.resolve()
+    if not script.is_relative_to(base):
         raise UsageError(
             f"{line.script} is not in {folder}, which is what nodes get: add `--workdir FOLDER` "
             "with a folder that has it, and name it from there."
         )
-    found = str(script.relative_to(folder))
+    found = str(script.relative_to(base))
     return folder, f"./{found}" if found.startswith("-") else found  # no option of torchrun's
 
 

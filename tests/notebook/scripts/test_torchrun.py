@@ -204,6 +204,22 @@ def test_no_modules_are_looked_for_where_nodes_have_the_notebooks_environment(
     assert "nearby" not in Finder.asked
 
 
+def test_a_script_is_found_in_a_folder_however_that_is_named(
+    notebook: Notebook, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "here.py").write_text("print('run as', __file__)\n")
+    (project / "below").mkdir()
+    (project.parent / "link").symlink_to(project)
+    monkeypatch.chdir(project / "below")
+    for words in (
+        "--workdir .. here.py",
+        f"--workdir {project} {project.parent}/link/here.py",
+        f"--workdir {project.parent}/link {project}/here.py",
+    ):
+        out = notebook.run(f"%sky torchrun --nodes 1 --plugin none {words}")
+        assert out.startswith("run as ") and out.endswith("here.py\n")
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
