@@ -26,6 +26,6 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def environment_of_rank(variables: Mapping[str, str]) -> Iterator[None]:
-    """As `environment`, for variables that programs which the rank starts do not have."""
+    """As `environment`, for variables that scripts and programs of shell lines do not get."""
     with rank_variables(variables), environment(variables):
         yield

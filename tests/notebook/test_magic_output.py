@@ -151,6 +151,27 @@ def test_a_whole_cell_of_shell(pair: LiveNotebook) -> None:
     assert sorted(cell.stdout.splitlines()) == ["0 │ node 0", "1 │ node 1"]
 
 
+def test_programs_of_a_cell_do_not_join_the_group_of_its_rank(pair: LiveNotebook) -> None:
+    own = "RANK WORLD_SIZE LOCAL_RANK MASTER_PORT TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    ask = f"printenv {own} MASTER_ADDR SKYPILOT_NODE_RANK MINE"
+    shown = ["127.0.0.1", "0", "of mine"]
+    pair.succeed("%%sky\nos.environ['MINE'] = 'of mine'")
+    for cell in (
+        f"!{ask}",
+        f"print(*get_ipython().getoutput({ask!r}), sep='\\n')",
+        f"found = !{ask}\nprint(found.nlstr)",
+        f"%%bash\n{ask} || true",
+        f"%%script --no-raise-error sh -e\n{ask}",
+    ):
+        assert pair.succeed(f"%%sky\n{cell}").stdout.splitlines() == shown
+    pair.succeed(f"%%sky --out text\n%%sh --out text\n{ask} || true")
+    assert pair.value("text.splitlines()") == shown
+    # What Python starts has it all, as anywhere.
+    program = "import os; print(os.environ['RANK'])"
+    cell = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {program!r}])"
+    assert pair.succeed(f"%%sky\n{cell};").stdout == "0\n"
+
+
 def test_names_travel_and_stay(pair: LiveNotebook) -> None:
     pair.succeed("step = 3\ndef forward(count):\n    return count + step")
     pair.succeed("%%sky\ncount = forward(rank)")

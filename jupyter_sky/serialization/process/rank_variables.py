@@ -1,7 +1,9 @@
-"""Environment variables that a rank has for itself, and not for the programs that it starts.
+"""Environment variables that a rank has for itself, and not for the programs beside it.
 
 They tell torch or JAX its place in the group, and that it should outlive a lost peer. A script has
-ranks of its own: with these, it would join those of the cluster, or go on where it should end.
+ranks of its own: with these, it would join those of the cluster, or go on where it should end. So
+would a program that a line like ``!cmd`` starts. What the user's code starts by itself, as with
+`subprocess`, inherits all that the process has, as everywhere in Python.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _own: dict[str, tuple[str, str | None]] = {}
 
 @contextmanager
 def rank_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """Keep variables that are set inside the block from what this process starts there.
+    """Leave variables that are set inside the block out of what `for_others` returns there.
 
     Parameters
     ----------

@@ -163,6 +163,7 @@ def stop_at(run: RunHandle, text: bytes, shown: bytearray | None = None) -> Inte
         "time.sleep(600)",
         "import subprocess; subprocess.run(['sleep', '600'])",
         "!sleep 600",
+        "found = !sleep 600",
         "for _ in range(600):\n    !sleep 1",
         "dist.barrier() if rank else time.sleep(600)",
         # Python ignores what is raised there.

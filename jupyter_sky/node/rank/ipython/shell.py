@@ -6,7 +6,6 @@ import contextlib
 import linecache
 import os
 import re
-import subprocess
 import sys
 import threading
 import traceback
@@ -17,6 +16,7 @@ from typing import Any, Protocol, cast
 
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.text import LSString, SList
 from traitlets import Type, default
 from traitlets.config import Config
 
@@ -26,6 +26,7 @@ from jupyter_sky.node.rank.ipython import (
     no_keyboard,
     plain_python,
     program,
+    shell_lines,
     spawned,
     widgets,
 )
@@ -117,6 +118,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
 
     def init_magics(self) -> None:
         super().init_magics()
+        self.register_magics(shell_lines.RankScriptMagics)
         no_keyboard.refuse_magics(self)
 
     def attach(self, owner: ShellOwner) -> None:
@@ -214,10 +216,14 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
 
     def system(self, cmd: str) -> None:
         """Run ``!cmd``; it writes to the rank's own streams, and Stop ends it with the cell."""
-        command = self.var_expand(cmd, depth=1)
-        self.user_ns["_exit_code"] = subprocess.call(
-            command, shell=True, executable=os.environ.get("SHELL")
-        )
+        self.user_ns["_exit_code"] = shell_lines.run(self.var_expand(cmd, depth=1))
+
+    def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
+        """Return what ``!!cmd`` prints; Stop ends it with the cell."""
+        if cmd.rstrip().endswith("&"):  # which IPython refuses
+            return super().getoutput(cmd)
+        text = shell_lines.output(self.var_expand(cmd, depth=depth + 1))
+        return SList(text.splitlines()) if split else LSString(text)
 
     @default("exiter")
     def _make_exiter(self) -> program.Exit:
