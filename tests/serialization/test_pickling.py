@@ -594,6 +594,12 @@ CLASSES = {
     "import dataclasses\n@dataclasses.dataclass(frozen=True, slots=True)\nclass D:\n  x: int = 1": (
         "D() == D(1) and D(2).x == 2 and not hasattr(D(), '__dict__')"
     ),
+    "import dataclasses\n@dataclasses.dataclass\nclass D:\n  a: int\n  _: dataclasses.KW_ONLY\n"
+    "  b: int = 2": (
+        "(S := dataclasses.make_dataclass('S', [('c', int, 3)], bases=(D,)))(a=1).b == 2"
+        " and [each.default for each in dataclasses.fields(S)] == [dataclasses.MISSING, 2, 3]"
+        " and D.__annotations__['_'] is dataclasses.KW_ONLY"
+    ),
     "import enum\nclass E(enum.Enum):\n  A = 1\n  def f(self): return self.value": (
         "E(1) is E.A and E.A.f() == 1"
     ),

@@ -1,15 +1,23 @@
-"""Objects of Python's own: of `functools` and `weakref`, and cells of closures.
+"""Objects of Python's own: of `dataclasses`, `functools` and `weakref`, and cells of closures.
 
 Each function returns what ``__reduce__`` should, or ``NotImplemented`` to leave it to pickle.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import pkgutil
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
+
+
+def reduce_dataclasses(obj: Any) -> Any:
+    """Reduce an object of `dataclasses`: what it tells by identity, like ``MISSING``, by name."""
+    name = next((name for name, each in vars(dataclasses).items() if each is obj), None)
+    return NotImplemented if name is None else (pkgutil.resolve_name, (f"dataclasses:{name}",))
 
 
 def reduce_functools(obj: Any) -> Any:
