@@ -6,7 +6,9 @@ rank would silently drop what a cell logs.
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import sys
 import weakref
 from dataclasses import dataclass
@@ -46,11 +48,15 @@ class LogSettings(ProcessSetting):
 
         What ``logging.basicConfig(filename=…)`` writes into a file, ranks print: it would be in
         files of many nodes, or of one that the notebook writes from its beginning. Files of other
-        loggers are mostly those of libraries, with records that nobody wants to see.
+        loggers are mostly those of libraries, with records that nobody wants to see. What
+        a handler of a library shows in its own way, as rich's, they print plainly: nodes may not
+        have that library.
         """
-        handlers = [each for each in logger.handlers if type(each) is logging.StreamHandler]
+        handlers = [each for each in logger.handlers if _prints(each)]
+        if not handlers:
+            handlers = [each for each in logger.handlers if _is_of_another_library(each)]
         if not handlers and logger is logging.root:
-            handlers = [each for each in logger.handlers if type(each) is logging.FileHandler]
+            handlers = [each for each in logger.handlers if _writes_file(each)]
         described = tuple(map(_described, handlers))
         return cls(logger.name, logger.level, bool(logger.propagate), described)
 
@@ -81,8 +87,28 @@ class LogSettings(ProcessSetting):
 _installed: weakref.WeakSet[logging.Handler] = weakref.WeakSet()
 
 
-def _described(handler: logging.StreamHandler[Any]) -> Printing:
-    to_stdout = getattr(handler.stream, "name", None) in ("stdout", "<stdout>")
+def _prints(handler: logging.Handler) -> bool:
+    return (
+        isinstance(handler, logging.StreamHandler)
+        and not isinstance(handler, logging.FileHandler)
+        and not isinstance(handler.stream, io.StringIO)
+    )
+
+
+def _is_of_another_library(handler: logging.Handler) -> bool:
+    """Return whether a handler derives from none of Python's, which print, send, store or drop."""
+    modules = ("logging", "logging.handlers")
+    known = [each for each in type(handler).__mro__ if each.__module__ in modules]
+    return known[:1] == [logging.Handler]
+
+
+def _writes_file(handler: logging.Handler) -> bool:
+    return isinstance(handler, logging.FileHandler) and handler.baseFilename != os.devnull
+
+
+def _described(handler: logging.Handler) -> Printing:
+    stream = getattr(handler, "stream", None)
+    to_stdout = getattr(stream, "name", None) in ("stdout", "<stdout>")
     formatter = handler.formatter
     if type(formatter) is not logging.Formatter:
         return to_stdout, handler.level, None, None, "%"

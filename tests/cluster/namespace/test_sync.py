@@ -8,6 +8,7 @@ import tempfile
 import threading
 import warnings
 from contextlib import closing
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -462,6 +463,11 @@ def test_a_function_whose_types_have_names(notebook) -> None:
 
 
 def test_ranks_log_as_the_notebook_does(notebook, monkeypatch, tmp_path: Path) -> None:
+    from rich.logging import RichHandler
+
+    class Coloured(logging.StreamHandler):
+        pass
+
     log = """
 import io, logging
 for handler in [*logging.root.handlers, *exp.handlers]:
@@ -485,6 +491,12 @@ said = [each.stream.getvalue() for each in [*logging.root.handlers, *exp.handler
             patch.setattr(logging.root, "handlers", [to_file])
             notebook.there(log, gather=["said"])
             assert notebook.names["said"] == [["one\n", "two\n"]] * 4
+        # Of other classes, which nodes may not have, too.
+        for other in (Coloured(), RichHandler(), RotatingFileHandler(tmp_path / "all.log")):
+            patch.setattr(logging.root, "handlers", [logging.NullHandler(), other])
+            notebook.there(log, gather=["said"])
+            assert notebook.names["said"] == [["one\n", "two\n"]] * 4
+            other.close()
         # What a rank has set up itself stays.
         notebook.there("logging.basicConfig(level=logging.ERROR, force=True)")
         assert notebook.ask("logging.root.level") == [logging.ERROR] * 4
