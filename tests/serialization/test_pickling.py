@@ -525,6 +525,17 @@ def test_functions(notebook: Any, elsewhere: Any, cell: str) -> None:
         assert eval(FUNCTIONS[cell], vars(elsewhere.main))
 
 
+def test_a_function_with_other_annotations_is_another_one(notebook: Any, elsewhere: Any) -> None:
+    """`torch.jit.script` and others keep what they have made of a function for it."""
+    cell, loaded = "def f(x: {}):\n  return x", list[Any]()
+    for kind in ("int", "int", "float", "float"):
+        elsewhere.main.f = elsewhere.load(dump(notebook(cell.format(kind))["f"]))
+        loaded.append(elsewhere.main.f)
+    assert [each.__annotations__["x"] for each in loaded] == [int, int, float, float]
+    first, again, other, last = loaded
+    assert first is again is not other is last
+
+
 def test_functions_go_on_sharing_a_variable(notebook: Any, elsewhere: Any) -> None:
     cell = """
 def make():

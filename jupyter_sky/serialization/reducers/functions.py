@@ -7,15 +7,18 @@ that has its name at the receiver: pickle refuses any other, and so do `joblib.d
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import cloudpickle
 
 from jupyter_sky.serialization.object_tokens.kinds import SCALARS
+from jupyter_sky.serialization.reducers import lazy_annotations
 
 
 def reduce_function(function: types.FunctionType, reduced: Any) -> Any:
@@ -32,8 +35,8 @@ def reduce_function(function: types.FunctionType, reduced: Any) -> Any:
     if not _is_plain(function):
         return reduced
     make, arguments, state, *_ = reduced
-    defaults = function.__defaults__, function.__kwdefaults__
-    return _main_function, (make, arguments, defaults), state, None, None, _fill_new_function
+    description = _described(function)
+    return _main_function, (make, arguments, description), state, None, None, _fill_new_function
 
 
 def _is_plain(function: types.FunctionType) -> bool:
@@ -48,18 +51,28 @@ def _is_plain(function: types.FunctionType) -> bool:
     )
 
 
-def _main_function(make: Callable[..., Any], arguments: Any, defaults: Any) -> Any:
+def _described(function: types.FunctionType) -> str:
+    """Return what distinguishes a plain function from others with the same code."""
+    function = lazy_annotations.evaluated(function)
+    own = repr((function.__defaults__, function.__kwdefaults__, function.__doc__))
+    with suppress(Exception):  # annotations are objects of any class
+        # As text, since they may refer to the function; without what differs between processes.
+        return own + re.sub(" at 0x[0-9a-fA-F]+", "", repr(function.__annotations__))
+    return own
+
+
+def _main_function(make: Callable[..., Any], arguments: Any, description: str) -> Any:
     """Make a function of ``__main__``, unless its name has the same function here."""
     code = arguments[0]
     main = vars(sys.modules["__main__"])
-    key = code, repr(defaults)
+    key = code, description
     # An object that refers to it may arrive before the name.
     for known in (main.get(code.co_name), _received_functions.get(key)):
         if (
             isinstance(known, types.FunctionType)
             and known.__globals__ is main
             and _is_plain(known)
-            and (known.__code__, repr((known.__defaults__, known.__kwdefaults__))) == key
+            and (known.__code__, _described(known)) == key
         ):
             return known
     made = _received_functions[key] = make(*arguments)
