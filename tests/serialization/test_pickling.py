@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import datetime
 import decimal
@@ -235,6 +236,16 @@ OTHERS = [
 def test_other_values(value: Any) -> None:
     assert trip(value) == value
     assert digest(value) == digest(value)
+
+
+def test_a_parser_of_arguments_leaves_out_what_it_left_out() -> None:
+    parser = argparse.ArgumentParser("train")
+    parser.add_argument("--rate", type=float, default=0.1)
+    parser.add_argument("--debug", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    copy = trip(trip(parser))
+    assert copy.parse_args([]) == parser.parse_args([]) == argparse.Namespace(rate=0.1)
+    assert copy.parse_args(["--debug", "1"]).debug == "1"
+    assert copy.format_help() == parser.format_help()
 
 
 # Unchanged is unchanged

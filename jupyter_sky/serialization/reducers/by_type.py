@@ -55,6 +55,7 @@ def reduce(obj: Any) -> Any:
 
 _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "annotationlib": lazy_annotations.reduce_reference,
+    "argparse": standard_library.reduce_argparse,
     "dataclasses": standard_library.reduce_dataclasses,
     "functools": standard_library.reduce_functools,
     "logging": log_settings.reduce,

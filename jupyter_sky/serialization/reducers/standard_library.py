@@ -1,10 +1,11 @@
-"""Objects of Python's own: of `dataclasses`, `functools` and `weakref`, and cells of closures.
+"""Objects of Python's own: of `argparse` and other modules, and cells of closures.
 
 Each function returns what ``__reduce__`` should, or ``NotImplemented`` to leave it to pickle.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import pkgutil
@@ -12,6 +13,24 @@ import types
 import weakref
 from collections.abc import Callable
 from typing import Any
+
+
+def reduce_argparse(obj: Any) -> Any:
+    """Reduce an object of `argparse`, which tells ``SUPPRESS`` by identity, although it is text."""
+    if not any(each is argparse.SUPPRESS for each in vars(obj).values()):
+        return NotImplemented
+    make, arguments, state, *rest = obj.__reduce_ex__(5)
+    state = {
+        name: _Suppress() if each is argparse.SUPPRESS else each for name, each in state.items()
+    }
+    return make, arguments, state, *rest
+
+
+class _Suppress:
+    """Is pickled in place of `argparse.SUPPRESS`, and loaded as the receiver's."""
+
+    def __reduce__(self) -> Any:
+        return pkgutil.resolve_name, ("argparse:SUPPRESS",)
 
 
 def reduce_dataclasses(obj: Any) -> Any:
