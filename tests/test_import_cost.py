@@ -46,6 +46,18 @@ def test_import_of_the_package_is_cheap() -> None:
     assert not loaded & ROOT_FREE
 
 
+def test_the_package_can_be_imported_on_windows() -> None:
+    """Notebooks may be there, although nodes are not."""
+    modules_after(
+        "import asyncio, ctypes, subprocess, sys\n"  # which are not the same there
+        "import blake3, cloudpickle, psutil\n"
+        "ctypes.CDLL = None\n"
+        "for each in ('fcntl', 'pwd', 'resource', 'termios'): sys.modules[each] = None\n"
+        "import jupyter_sky\n"
+        "for each in jupyter_sky.__all__: getattr(jupyter_sky, each)"
+    )
+
+
 def test_loading_the_extension_brings_no_framework_and_no_cloud() -> None:
     loaded = modules_after(
         "from IPython.core.interactiveshell import InteractiveShell\n"

@@ -9,6 +9,7 @@ there are very many parts, small ones share blobs.
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 import weakref
@@ -48,17 +49,6 @@ PIECE = 512 * 1024
 """Bytes of a piece of a blob: small enough to stay in a processor's cache while it is copied."""
 
 _MAP_FIXED = 0x10  # of Linux and macOS
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_long,
-)
 
 _PARALLEL = 1024 * 1024  # bytes above which hashing in several threads is faster
 
@@ -303,9 +293,25 @@ def _replace_by_file(memory: mmap.mmap, descriptor: int) -> None:
     start = ctypes.c_char.from_buffer(memory)
     protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
     place = ctypes.addressof(start)
-    if _libc.mmap(place, len(memory), protection, flags, descriptor, 0) != place:
+    if _mmap()(place, len(memory), protection, flags, descriptor, 0) != place:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+@functools.cache
+def _mmap() -> Any:
+    """Return the function of C, when it is needed: notebooks may be on Windows, which lacks it."""
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    function.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    )
+    return function
 
 
 def file_name(key: str) -> str:

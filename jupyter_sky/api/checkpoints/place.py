@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -94,6 +93,8 @@ class CheckpointPlace:
         if not self.is_local:
             yield
             return
+        import fcntl  # which Windows lacks, where a notebook may be
+
         folder = os.open(self._root, os.O_RDONLY)
         try:
             with suppress(OSError):  # such as some that are mounted from another machine
