@@ -21,6 +21,7 @@ from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
 from jupyter_sky.errors import SkyError
 from jupyter_sky.plugins.torch_group import formation
 from tests.api.conftest import topology
+from tests.waiting import until
 
 VARIABLES = (
     "MASTER_ADDR",
@@ -395,6 +396,35 @@ def test_the_integration_forms_a_group_and_destroys_it(on_ranks: Any) -> None:
     assert (
         on_ranks(integrated, 2) == [[1.0, False, [1.0, 1.0], False, [1.0, 11.0], False, True]] * 2
     )
+
+
+kept: list[Any] = []
+
+
+def trained() -> float:
+    import torch
+
+    if not kept:
+        kept.append(torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1)))
+    kept[0](torch.ones(1, 2)).sum().backward()
+    return sum_of_ranks()
+
+
+def keeps_its_model(join: Callable[[int], None], failed: Path) -> list[float]:
+    join(1)
+    seen = [sky.integrations.torch(trained)() for _ in range(2)]
+    if instance_info().is_head:
+        with pytest.raises(SkyError, match="rank 1 .* did not join"):
+            sky.integrations.torch(deadline=0.5)(trained)()
+        failed.touch()
+    until(failed.exists)
+    return [*seen, sky.integrations.torch(trained)()]
+
+
+def test_the_integration_forms_a_group_while_a_model_has_the_former_one(
+    on_ranks: Any, tmp_path: Path
+) -> None:
+    assert on_ranks(keeps_its_model, 2, tmp_path / "failed") == [[1.0, 1.0, 1.0]] * 2
 
 
 def integrated_in_a_formed_group(join: Callable[[int], None]) -> list[Any]:

@@ -5,7 +5,10 @@ The head counts them in the store, so that an error can name those that are miss
 
 from __future__ import annotations
 
+import itertools
 import json
+import uuid
+from contextlib import suppress
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -28,15 +31,21 @@ class Agreed(NamedTuple):
 
     Attributes
     ----------
+    number
+        That of the formation: the store may have what was written in former ones.
     backend
         One that each of them can have.
     made, groups
         How many groups were numbered, and those beside the one of all ranks that are formed again.
     """
 
+    number: int
     backend: Backend
     made: int
     groups: list[Subgroup]
+
+
+_numbers = itertools.count(1)  # of the formations of which this process was the head
 
 
 def await_all_ranks(info: InstanceInfo, store: Store, own: Backend, deadline: float) -> Agreed:
@@ -61,47 +70,60 @@ def await_all_ranks(info: InstanceInfo, store: Store, own: Backend, deadline: fl
         If some ranks do not come, naming them.
     """
     exchange = _count_ranks if info.is_head else _answer
-    wish = json.dumps([own, *subgroups.in_use(info.world_size)], default=astuple)
-    missing, agreed = exchange(info, store, wish, deadline)
+    # By its mark, the answer to a rank is known from those that it had in former formations.
+    mark = uuid.uuid4().hex
+    wish = json.dumps([mark, own, *subgroups.in_use(info.world_size)], default=astuple)
+    missing, agreed = exchange(info, store, mark, wish, deadline)
     if missing:
         raise SkyError(
             f"the process group was not formed within {deadline:g} s: "
             f"{_listed(missing, info)} did not join."
         )
-    backend, made, groups = agreed
+    number, backend, made, groups = agreed
     # What ranks have in common is there once, with what the first of them says.
     distinct = dict.fromkeys(Subgroup(name, tuple(ranks), *rest) for name, ranks, *rest in groups)
-    return Agreed(backend, made, [*distinct])
+    return Agreed(number, backend, made, [*distinct])
 
 
 def _count_ranks(
-    info: InstanceInfo, store: Store, wish: str, deadline: float
+    info: InstanceInfo, store: Store, mark: str, wish: str, deadline: float
 ) -> tuple[list[int], list[Any]]:
     others = range(1, info.world_size)
     missing = []
     if not wait_for_keys(store, [_here(rank) for rank in others], deadline):
         missing = [rank for rank in others if not store.check([_here(rank)])]
-    have_come = [rank for rank in others if rank not in missing]
-    wishes = [json.loads(each) for each in [wish, *store.multi_get([*map(_here, have_come)])]]
-    has_nccl = all(backend == "nccl" for backend, _, _ in wishes)
-    can_be_formed = all(groups is not None for _, _, groups in wishes)
-    groups = [each for _, _, groups in wishes for each in groups] if can_be_formed else []
-    agreed = ["nccl" if has_nccl else "gloo", max(made for _, made, _ in wishes), groups]
-    store.set("answer", json.dumps([missing, agreed]))
+    have_come = [_here(rank) for rank in others if rank not in missing]
+    wishes = [json.loads(each) for each in [wish, *store.multi_get(have_come)]]
+    for key in have_come:
+        store.delete_key(key)
+    marks, backends, made, groups = zip(*wishes, strict=True)
+    backend = "nccl" if all(each == "nccl" for each in backends) else "gloo"
+    to_form = [] if None in groups else [*itertools.chain(*groups)]
+    agreed = [next(_numbers), backend, max(made), to_form]
+    others_marks = [each for each in marks if each != mark]
+    for each in others_marks:
+        store.set(_answer_to(each), json.dumps([missing, agreed]))
     if missing:
         # The store ends with the head: the ranks that came must read this first.
-        wait_for_keys(store, [_heard(rank) for rank in have_come], _ANSWER_WITHIN)
+        wait_for_keys(store, [*map(_heard, others_marks)], _ANSWER_WITHIN)
     return missing, agreed
 
 
 def _answer(
-    info: InstanceInfo, store: Store, wish: str, deadline: float
+    info: InstanceInfo, store: Store, mark: str, wish: str, deadline: float
 ) -> tuple[list[int], list[Any]]:
     store.set(_here(info.rank), wish)
-    if not wait_for_keys(store, ["answer"], deadline + _ANSWER_WITHIN):
+    is_answered = False
+    try:
+        is_answered = wait_for_keys(store, [_answer_to(mark)], deadline + _ANSWER_WITHIN)
+    finally:
+        if not is_answered:
+            with suppress(RuntimeError):  # the head has ended, and the store with it
+                store.delete_key(_here(info.rank))
+    if not is_answered:
         return [0], []
-    missing, agreed = json.loads(store.get("answer"))
-    store.set(_heard(info.rank), "")
+    missing, agreed = json.loads(store.get(_answer_to(mark)))
+    store.set(_heard(mark), "")
     return missing, agreed
 
 
@@ -109,8 +131,12 @@ def _here(rank: int) -> str:
     return f"rank {rank} is here"
 
 
-def _heard(rank: int) -> str:
-    return f"rank {rank} has heard"
+def _answer_to(mark: str) -> str:
+    return f"answer to {mark}"
+
+
+def _heard(mark: str) -> str:
+    return f"{mark} has heard"
 
 
 def _listed(ranks: list[int], info: InstanceInfo) -> str:

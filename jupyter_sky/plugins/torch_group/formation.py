@@ -215,7 +215,8 @@ def _meet(info: InstanceInfo, backend: Backend, deadline: float) -> tuple[Store,
 
     try:
         store = make_store(info, deadline)
-        return store, await_all_ranks(info, store, backend, deadline)
+        agreed = await_all_ranks(info, store, backend, deadline)
+        return dist.PrefixStore(f"formation {agreed.number}", store), agreed
     except dist.DistError as error:
         raise SkyError(
             f"the head at {info.head_addr}:{info.head_port} was lost while the process group was "

@@ -6,6 +6,7 @@ that is already bound, so that no other program can take the port.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -24,7 +25,7 @@ _CONNECT_WITHIN = 2.0  # seconds, for each attempt
 
 
 def make_store(info: InstanceInfo, deadline: float) -> Store:
-    """Return the store of a formation, once this rank is connected with it.
+    """Return the store at which ranks meet, once this rank is connected with it.
 
     Parameters
     ----------
@@ -51,7 +52,8 @@ def make_store(info: InstanceInfo, deadline: float) -> Store:
         use_libuv=_libuv_takes_sockets(),
     )
     if info.is_head:
-        # The store owns the socket from now on, and closes it with the group.
+        # The store owns the socket from now on, and closes it with the group. Without one, it takes
+        # the server that this process has at that port.
         fd = _listening_socket(info)
         store = connect(timeout=timedelta(seconds=deadline), master_listen_fd=fd)
     else:
@@ -93,14 +95,23 @@ def _connected(info: InstanceInfo, connect: Callable[..., TCPStore], deadline: f
             return store
 
 
-def _listening_socket(info: InstanceInfo) -> int:
-    """Return the socket that the rank bound for this formation, or a new one at that address."""
+def _listening_socket(info: InstanceInfo) -> int | None:
+    """Return the socket that the rank bound for this formation, or a new one at that address.
+
+    There is ``None`` as long as something refers to the former group, as a model in a global
+    variable does: then the server of that group still listens there.
+    """
     descriptor = os.environ.pop("JUPYTER_SKY_HEAD_FD", None)
     if descriptor is not None:
         return int(descriptor)
     family = socket.AF_INET6 if ":" in info.head_addr else socket.AF_INET
     address = (info.head_addr, info.head_port)
-    return socket.create_server(address, family=family, backlog=info.world_size).detach()
+    try:
+        return socket.create_server(address, family=family, backlog=info.world_size).detach()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return None
 
 
 def _await_head(info: InstanceInfo, deadline: float) -> None:
