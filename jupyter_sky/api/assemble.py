@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from jupyter_sky.api.plugin import Plugin, check_plugins, transform_image
+from jupyter_sky.api.plugin import Plugin, check_connected, check_plugins, transform_image
 from jupyter_sky.api.plugin_lifecycle import ClientLifecycle, PluginLifecycle
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.providers.buckets.volume import packages_for
@@ -44,9 +44,12 @@ def assemble(spec: ClusterSpec, plugins: Iterable[Plugin]) -> tuple[ClusterSpec,
     Raises
     ------
     UsageError
-        If something is not a plugin, or two have the same name.
+        If something is not a plugin, two have the same name, or they cannot be used together.
     """
     plugins = check_plugins(plugins)
+    # Machines that are not rented may have more GPUs; ranks refuse that.
+    gpus = spec.wanted_gpus.count if spec.wanted_gpus else 1
+    check_connected(plugins, spec.nodes * (spec.procs_per_node or gpus))
     image = replace(spec.image, pip=(*spec.image.pip, *packages_for(spec.volumes)))
     image = transform_image(plugins, image, PlannedCluster(spec))
     # A plugin's hook for the notebook stays there: it may refer to objects that cannot be sent.

@@ -24,6 +24,7 @@ from typing import Any
 from jupyter_sky.api.call import Decorate
 from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_count
 from jupyter_sky.providers.spec import Image
 
 Transform = Callable[[Image, Any], Image]
@@ -64,6 +65,9 @@ class Plugin:
     reforms
         Whether ``around_app`` can be entered again in a process that has left it. If not, as with
         JAX, all ranks restart with empty namespaces when one is lost or nodes are added.
+    connects
+        The library by which ``around_app`` connects the ranks at the group's ``head_port``, like
+        ``"torch"``, if it does: a cluster of several ranks takes plugins for one such library.
 
     Raises
     ------
@@ -80,6 +84,7 @@ class Plugin:
     decorate: Decorate | None = None
     preload: tuple[str, ...] = ()
     reforms: bool = True
+    connects: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -143,6 +148,26 @@ def check_plugins(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
             raise UsageError(f"plugins has {plugin.name!r} twice: leave one out.")
         checked[plugin.name] = plugin
     return tuple(checked.values())
+
+
+def check_connected(plugins: Iterable[Plugin], ranks: int) -> None:
+    """Refuse plugins that would connect ranks by several libraries, all at the same port.
+
+    Raises
+    ------
+    UsageError
+        If there are such plugins, and several ranks.
+    """
+    found: dict[str, str] = {}
+    for plugin in plugins:
+        if plugin.connects:
+            found.setdefault(plugin.connects, plugin.name)
+    if len(found) > 1 and ranks > 1:
+        one, other, *_ = found.values()
+        raise UsageError(
+            f"plugins has {one!r} and {other!r}, and only one of them can connect "
+            f"{format_count(ranks, 'rank')}: leave the other out, or use a single rank."
+        )
 
 
 def transform_image(plugins: Iterable[Plugin], image: Image, cluster: Any) -> Image:

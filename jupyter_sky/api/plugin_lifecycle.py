@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from jupyter_sky.api.instance import InstanceInfo, instance_info
-from jupyter_sky.api.plugin import HOOKS, Plugin, check_plugins
+from jupyter_sky.api.plugin import HOOKS, Plugin, check_connected, check_plugins
 from jupyter_sky.errors import SkyError, UsageError
 
 T = TypeVar("T")
@@ -65,6 +65,7 @@ class PluginLifecycle:
 
     def app(self, info: InstanceInfo) -> AbstractContextManager[None]:
         """Return the context of all plugins around one process group."""
+        check_connected(self.plugins, info.world_size)
         return self._all("around_app", info)
 
     def enter_process(self) -> None:

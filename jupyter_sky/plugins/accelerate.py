@@ -93,6 +93,7 @@ def accelerate(
             _configured, variables=variables, deadline=deadline, single_rank=single_rank
         ),
         preload=("torch",),
+        connects="torch",
     )
 
 

@@ -58,6 +58,7 @@ def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0
         around_app=partial(_distributed, deadline=deadline),
         preload=("jax",),  # all ranks restart for each group: preloading saves the import
         reforms=False,
+        connects="jax",
     )
 
 

@@ -75,6 +75,7 @@ def torch(
             process_group, backend=backend, deadline=deadline, single_rank=single_rank
         ),
         preload=("torch",),
+        connects="torch",
     )
 
 

@@ -185,6 +185,23 @@ def test_wrong_plugins_say_what_to_type(plugins: Any, instead: str) -> None:
         PluginLifecycle(plugins)
 
 
+@pytest.mark.parametrize("first", [sky.plugins.torch, sky.plugins.accelerate])
+def test_two_libraries_cannot_both_connect_ranks(
+    as_rank: Callable[..., None], first: Callable[[], sky.Plugin]
+) -> None:
+    plugins = [first(), sky.plugins.jax()]
+    said = "'jax', and only one of them can connect 4 ranks: leave the other out, or use a single"
+    two_nodes = ClusterSpec("c", nodes=2, accelerator=sky.accelerators.L4(count=2))
+    for several in (ClusterSpec("c", procs_per_node=4), two_nodes):
+        with pytest.raises(sky.UsageError, match=said):
+            assemble(several, plugins)
+        assemble(several, [sky.plugins.torch(), sky.plugins.accelerate()])
+    assemble(ClusterSpec("c"), plugins)  # which may turn out to have several
+    as_rank(0, 4)
+    with pytest.raises(sky.UsageError, match=said):
+        PluginLifecycle(plugins).enter_app()
+
+
 def test_a_wrong_plugin_says_what_to_type() -> None:
     with pytest.raises(sky.UsageError, match="a plugin needs a name"):
         sky.Plugin("")
