@@ -360,7 +360,7 @@ class ComputePool:
         streams.refuse_nested(list(self._talking))
         pending, feeds = with_feeds(pending)
         is_stream = streams.yields(pending)
-        call = pickle_call(pending, decorators_of(self.plugins), is_stream)
+        call = pickle_call(pending, cluster, decorators_of(self.plugins), is_stream)
         packed, parts = blobs.pack(call)
         update = find_needs(cluster, call.needs, call.modules, ranks)
         task = Task(

@@ -91,7 +91,9 @@ class Batches:
             pending, sources = with_feeds(call)
             if sources:
                 feeds[index] = sources
-            pickled = pickle_call(pending, self._decorators, shown=_place(calls, index))
+            pickled = pickle_call(
+                pending, self._cluster, self._decorators, shown=_place(calls, index)
+            )
             packed, parts = blobs.pack(pickled, digests)
             names |= pickled.needs
             modules |= pickled.modules

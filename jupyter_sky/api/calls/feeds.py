@@ -24,6 +24,7 @@ from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Message
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization.reducers.memory_maps import copied_unless_seen
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.calls import AHEAD
 from jupyter_sky.transport.protocol.events import Told
@@ -243,7 +244,8 @@ def _pack(
     cluster: Cluster, feed: _Feed, item: Any, ranks: Sequence[int]
 ) -> tuple[Message, NamespaceUpdate | None]:
     """Return the next item packed, and what ranks lack of what it needs, if anything."""
-    pickled = pickling.dump((feed.position, item), "an item of an iterator")
+    with copied_unless_seen(cluster.sync.shares_files):
+        pickled = pickling.dump((feed.position, item), "an item of an iterator")
     packed, parts = blobs.pack(pickled)
     if not pickled.needs and pickled.modules <= feed.modules:
         return Message(packed, parts, pickled.cells), None

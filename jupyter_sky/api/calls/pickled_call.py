@@ -11,13 +11,16 @@ from typing import Any
 
 from jupyter_sky.api.call import Decorate
 from jupyter_sky.api.compute import PendingCompute, PendingGroup
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.pickled import Pickled
+from jupyter_sky.serialization.reducers.memory_maps import copied_unless_seen
 
 
 def pickle_call(
     pending: PendingCompute[Any],
+    cluster: Cluster,
     decorators: Iterable[Decorate],
     streams: bool = False,
     shown: str = "",
@@ -26,6 +29,8 @@ def pickle_call(
 
     Parameters
     ----------
+    cluster
+        The cluster of the rank.
     decorators, streams
         As for `PendingCompute.call`.
     shown
@@ -40,7 +45,8 @@ def pickle_call(
         _check_value(value, pending.function.__name__)
     shown = shown or pending.function.__name__
     try:
-        return pickling.dump(pending.call(decorators, streams), f"the call of {shown}")
+        with copied_unless_seen(cluster.sync.shares_files):
+            return pickling.dump(pending.call(decorators, streams), f"the call of {shown}")
     except UsageError:
         for name, value in _arguments(pending):
             pickling.dump(value, name, used_by=shown)

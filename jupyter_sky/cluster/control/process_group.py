@@ -375,6 +375,7 @@ async def _topology(controller: Controller, generation: int) -> Topology:
         "head_port": answer["port"],
         "nodes": places,
         "members": controller.state.members(controller.runtime_env.plugins),
+        "shares_files": controller.sync.shares_files,
     }
 
 

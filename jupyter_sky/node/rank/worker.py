@@ -133,6 +133,7 @@ class RankWorker:
                 case "reserve":
                     self._reserve_port(command)
                 case "form":
+                    self._namespace.shares_files = command["topology"]["shares_files"]
                     is_idle = self._inspector.recorded.wait_until_ended(0.0)
                     self._send_event(self._group.form(command, is_idle))
                 case "end":

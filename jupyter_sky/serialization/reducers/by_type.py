@@ -67,6 +67,7 @@ _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "torch.storage": torch_objects.reduce_storage,
     "torch._ops": torch_objects.reduce_operator,
     "triton.runtime.jit": triton_kernels.reduce,
+    "datasets.table": memory_maps.reduce_table,
     "jax": jax_objects.reduce_custom_rule,
     "jaxlib.weakref_lru_cache": jax_objects.reduce_cache,
     "jax._src.custom_derivatives": jax_objects.reduce_custom_rule,

@@ -37,7 +37,8 @@ class NodePlace(TypedDict):
 class Topology(TypedDict):
     """The nodes of a cluster, and where its head listens while a process group is formed.
 
-    ``members`` tells whether another group has the same nodes and plugins.
+    ``members`` tells whether another group has the same nodes and plugins, and ``shares_files``
+    whether the nodes see the notebook's files.
     """
 
     cluster: str
@@ -47,6 +48,7 @@ class Topology(TypedDict):
     head_port: int
     nodes: list[NodePlace]
     members: str
+    shares_files: bool
 
 
 class PeerPlace(TypedDict):

@@ -15,6 +15,7 @@ from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.cluster.namespace.notebook import Notebook, open_notebook
+from tests.installed import skip_without
 
 
 @pytest.fixture(scope="module", params=["shared files", "files of its own"])
@@ -151,6 +152,24 @@ def test_an_array_that_is_mapped_from_a_file(notebook, cluster, tmp_path) -> Non
     assert notebook.ask("(int(kept[3]), kept.flags.writeable)") == [(5, not seen)] * 2
     notebook.here("import os; os.remove('data'); whole = np.memmap('data', 'i8', 'w+', shape=2)")
     assert notebook.ask("whole.tolist()") == [[0, 0]] * 2
+
+
+def test_a_dataset_that_is_mapped_from_a_file(notebook, cluster) -> None:
+    """Ranks that see the file read it there; others have a copy, as the notebook has of theirs."""
+    skip_without("datasets")
+    notebook.here(
+        "import datasets\ndatasets.disable_progress_bars()\n"
+        "def stored(folder, numbers):\n"
+        "  datasets.Dataset.from_dict({'n': numbers}).save_to_disk(folder)\n"
+        "  return datasets.load_from_disk(folder)\n"
+        "data = stored('here', [1, 2, 3])"
+    )
+    said = "(data.select([2, 0])['n'][:], bool(data.cache_files))"
+    assert notebook.ask(said) == [([3, 1], cluster.sync.shares_files)] * 2
+    notebook.there("import tempfile\nmade = stored(tempfile.mkdtemp(), [4, 5])", gather=["made"])
+    made = notebook.names["made"]
+    assert [each["n"][:] for each in made] == [[4, 5]] * 2
+    assert [bool(each.cache_files) for each in made] == [cluster.sync.shares_files] * 2
 
 
 def test_enums_and_sentinels_of_modules(notebook, module) -> None:

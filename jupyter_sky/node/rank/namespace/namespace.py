@@ -25,6 +25,7 @@ from jupyter_sky.serialization.object_tokens.received import received_objects
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.serialization.process.module_attributes import AS_IMPORTED
+from jupyter_sky.serialization.reducers.memory_maps import copied_unless_seen
 from jupyter_sky.transport.blobs.packed import Packed, PackedTokens
 from jupyter_sky.transport.protocol.messages import NameGroup
 
@@ -45,6 +46,8 @@ class Namespace:
     ----------
     arrived
         The shipments that were bound for the present run (see `messages.NameGroup`).
+    shares_files
+        Whether the notebook sees the files of this node.
     """
 
     def __init__(self, names: dict[str, Any], folder: Path, gatherer: Gatherer) -> None:
@@ -63,6 +66,7 @@ class Namespace:
         self._since = 0
         self._held: list[Any] = []
         self.arrived: list[str] = []
+        self.shares_files = True
         hooks.number_apart()
 
     def begin_run(self, outdated: Sequence[str]) -> None:
@@ -201,7 +205,8 @@ class Namespace:
             The run, and the ranks that return a value.
         """
         name = "the returned value"
-        with self._gatherer.gathered(run, everyone, {name: value}, [name]) as files:
+        gathered = self._gatherer.gathered(run, everyone, {name: value}, [name])
+        with gathered as files, copied_unless_seen(self.shares_files):
             pickled = pickling.dump(value, name, to_notebook=True, whole=files.whole)
             return self._pack(pickled, files)
 
@@ -227,7 +232,8 @@ class Namespace:
             If a name does not exist.
         """
         values = {name: self._found(name) for name in asked if _name(name) in self.names}
-        with self._gatherer.gathered(run, everyone, values, wanted) as files:
+        gathered = self._gatherer.gathered(run, everyone, values, wanted)
+        with gathered as files, copied_unless_seen(self.shares_files):
             if not wanted:
                 return None
             if missing := [name for name in map(_name, wanted) if name not in self.names]:
