@@ -218,7 +218,8 @@ def outcome_not_kept(connection: Connection) -> SkyError:
 def record_agent_loss(controller: Controller, connection: Connection, runs: Sequence[str]) -> bool:
     """Record the loss of an agent: of its ranks if they can be replaced, else of the cluster.
 
-    The cluster is not lost either if another notebook has removed the node.
+    The cluster is not lost either if another notebook has removed the node. A visitor leaves it to
+    the notebook to replace one.
 
     Parameters
     ----------
@@ -238,7 +239,7 @@ def record_agent_loss(controller: Controller, connection: Connection, runs: Sequ
         controller.state = replace(controller.state, queue=())
     if _can_replace(controller) or controller.formation.outdated:
         _record_lost_ranks(controller, connection)
-        return not controller.formation.outdated
+        return not (controller.formation.outdated or controller.visits)
     if connection.is_stopped:  # by another notebook
         controller.mark_lost(stops.sentence(controller.spec.name), "", _hosts([connection]))
         return False

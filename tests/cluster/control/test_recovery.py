@@ -19,12 +19,13 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.control import scaling
+from jupyter_sky.cluster.control import recovery, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.inventory import registry, turns
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
+from jupyter_sky.cluster.state import RankPhase
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.scaling import AddedNodes
 from jupyter_sky.providers.spec import ClusterSpec
@@ -88,6 +89,34 @@ def test_who_comes_while_a_node_is_lost_takes_nothing_away(new, monkeypatch, vis
         Cluster.attach(row, Local(), RuntimeEnv(life={}), visits=visits)
     has_come.set()
     assert_is_whole(cells, 2, keep=[0, None], framework=False)
+
+
+def test_who_only_visits_leaves_it_to_the_notebook_to_replace_a_node(new, monkeypatch) -> None:
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
+    prepare(cells)
+    visitor = Cluster.visit(registry.find(cells.cluster.name), Local())
+    add, has_heard = Local.add_nodes, threading.Event()
+    repairs: list[Controller] = []
+
+    async def add_then(*asked: Any) -> AddedNodes:
+        await asyncio.to_thread(has_heard.wait, PATIENCE)
+        return await add(*asked)
+
+    async def replace_lost(controller: Controller) -> None:
+        repairs.append(controller)
+        await replace(controller)
+
+    replace = recovery.replace_lost
+    monkeypatch.setattr(Local, "add_nodes", add_then)
+    monkeypatch.setattr(recovery, "replace_lost", replace_lost)
+    kill_agent(cells, 1)
+    until(lambda: visitor.state.ranks[1].phase is RankPhase.GONE)
+    has_heard.set()
+    assert_is_whole(cells, 2, keep=[0, None], framework=False)
+    assert repairs == [cells.cluster._controller]
+    assert visitor.alive
+    visitor.log(0)
+    visitor.close()
 
 
 def test_a_cluster_that_waits_for_a_replacement_is_not_idle(new, monkeypatch) -> None:
