@@ -116,7 +116,7 @@ async def grow(
         expansion = _Expansion(controller, provider, growth, lost)
         try:
             await expansion.join(progress)
-            await expansion.commit(spec)
+            await expansion.commit(spec.nodes)
         except BaseException as error:
             trouble = expansion.trouble  # of the new nodes, before they are ended
             await expansion.roll_back()
@@ -189,12 +189,12 @@ class _Expansion(ConnectionListener):
         await process_group.form(controller)
         self._check()
 
-    async def commit(self, spec: ClusterSpec) -> None:
-        """Make the new machines part of the cluster for good."""
+    async def commit(self, nodes: int) -> None:
+        """Make the new machines part of the cluster, which has so many nodes, for good."""
         controller = self._controller
         rows = [connection.machine.row() for connection in controller.connections]
-        await blocking(registry.record_size, controller.id, spec.nodes, rows)
-        controller.spec, controller.provider = spec, self._provider
+        await blocking(registry.record_size, controller.id, nodes, rows)
+        controller.spec, controller.provider = replace(controller.spec, nodes=nodes), self._provider
         self._committed = True
         controller.wake()
 

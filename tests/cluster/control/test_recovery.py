@@ -27,7 +27,7 @@ from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.cluster.state import RankPhase
 from jupyter_sky.providers.local import Local
-from jupyter_sky.providers.scaling import AddedNodes
+from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.events import RankExited
@@ -168,6 +168,28 @@ def test_of_two_kernels_only_one_adds_nodes(new, monkeypatch) -> None:
     # It has not, and is gone.
     cluster._controller.formation.outdated = False
     assert_is_whole(cells, 2, keep=[0, None], framework=False)
+
+
+def test_what_is_added_while_a_node_is_replaced_is_not_forgotten(new, monkeypatch) -> None:
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
+    add, begins, is_set = Local.add_nodes, threading.Event(), threading.Event()
+    starts: list[dict[str, str]] = []
+
+    async def add_then(self: Local, running: RunningCluster, *more: Any) -> AddedNodes:
+        starts.append(dict(running.spec.image.env))
+        begins.set()
+        await asyncio.to_thread(is_set.wait, PATIENCE)
+        return await add(self, running, *more)
+
+    monkeypatch.setattr(Local, "add_nodes", add_then)
+    kill_agent(cells, 1)
+    assert begins.wait(PATIENCE)
+    cells.cluster.variables.renew({"ADDED": "meanwhile"})
+    is_set.set()
+    cells.run("pass")
+    lose_node(cells, 1)
+    assert_is_whole(cells, 2, keep=[None, None], framework=False)
+    assert starts == [{}, {"ADDED": "meanwhile"}]
 
 
 def test_several_nodes_may_be_lost_at_once(new) -> None:
