@@ -349,10 +349,12 @@ class Controller(ConnectionListener):
     def mark_lost(
         self, reason: str, then: str = f"{RUN_AGAIN}.", nodes: Iterable[str] = ()
     ) -> None:
-        """Mark the cluster as lost, and tell the listener why."""
+        """Mark the cluster as lost, tell the listener why, and add no nodes to it any more."""
         self.state = replace(self.state, phase=ClusterPhase.LOST)
         self.loss = ClusterLost(reason, nodes, then)
         self.loss_is_told = self.listener.on_end(self.loss)
+        if self.repair:
+            self.repair.cancel()
         self.wake()
 
     def notify(self, text: str) -> None:

@@ -21,6 +21,7 @@ from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.errors import RESTARTS_TOO, RUN_AGAIN, GroupBroken, NoConnection, SkyError
 from jupyter_sky.formatting import format_count, format_dollars, format_duration, format_ranks
+from jupyter_sky.providers.cloud import Stoppable
 from jupyter_sky.providers.scaling import Scalable
 from jupyter_sky.transport.protocol.error_report import report
 from jupyter_sky.transport.protocol.events import RankDone, RankExited
@@ -267,11 +268,15 @@ async def replace_lost(controller: Controller) -> None:
         names = ", ".join(connection.name for connection in lost)
         controller.activity = f"replacing {names}"
         try:
+            if await _are_stopped(controller):
+                controller.mark_lost(stops.sentence(controller.spec.name), "", _hosts(lost))
+                return
             async with turns.turn(controller.id, waits=True):
                 if not controller.formation.outdated:
                     await _replace(controller, lost, names)
         except Exception as error:  # whatever the error, all waiting tasks must be told
-            if {each for each in controller.connections if each.is_over} == set(lost):
+            is_over = {each for each in controller.connections if each.is_over}
+            if controller.alive and is_over == set(lost):
                 controller.mark_lost(
                     f"cluster {controller.spec.name} is lost: no node could replace {names} "
                     f"({str(error).rstrip('.')}).",
@@ -282,6 +287,17 @@ async def replace_lost(controller: Controller) -> None:
         finally:
             controller.activity = ""
             controller.wake()
+
+
+async def _are_stopped(controller: Controller) -> bool:
+    """Return whether another notebook has stopped all machines, of which some are up for a moment.
+
+    One that is stopped alone, as where its provider retires the computer below it, is replaced.
+    """
+    provider, connections = controller.provider, controller.connections
+    if not isinstance(provider, Stoppable) or not any(each.is_stopped for each in connections):
+        return False
+    return None not in await provider.stopped_at([each.machine for each in connections])
 
 
 async def _replace(controller: Controller, lost: list[Connection], names: str) -> None:

@@ -119,7 +119,7 @@ async def grow(
             await expansion.commit(spec.nodes)
         except BaseException as error:
             trouble = expansion.trouble  # of the new nodes, before they are ended
-            await expansion.roll_back()
+            await uninterrupted(expansion.roll_back())
             if isinstance(error, OSError):
                 raise SkyError(f"a new node does not answer: {error}") from None
             raise trouble or error from None

@@ -192,6 +192,28 @@ def test_what_is_added_while_a_node_is_replaced_is_not_forgotten(new, monkeypatc
     assert starts == [{}, {"ADDED": "meanwhile"}]
 
 
+def test_nothing_is_added_to_a_cluster_that_is_lost_meanwhile(new, monkeypatch) -> None:
+    """As where machines that another notebook stops go down one after the other."""
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
+    begins, ends = threading.Event(), threading.Event()
+
+    async def add(*asked: Any) -> AddedNodes:
+        """Take as long as a queue does."""
+        begins.set()
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            ends.set()
+
+    monkeypatch.setattr(Local, "add_nodes", add)
+    kill_agent(cells, 1)
+    assert begins.wait(PATIENCE)
+    kill_agent(cells, 0)
+    with pytest.raises(sky.ClusterLost, match="is lost: the agent of rank 0 ended"):
+        cells.run("pass")
+    assert ends.wait(PATIENCE)
+
+
 def test_several_nodes_may_be_lost_at_once(new) -> None:
     cells = new(nodes=4, framework=False, provider=Local(machines=4), replace=True)
     prepare(cells)

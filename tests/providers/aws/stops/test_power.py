@@ -312,13 +312,23 @@ def test_a_start_that_does_not_come_about_leaves_it_stopped(
     assert registry.find(row.name) is None
 
 
+@pytest.mark.parametrize("at_once", [True, False])
 def test_a_notebook_hears_that_another_one_has_stopped_the_machines_and_replaces_none(
-    start: Start, machines: Machines, clients: Clients
+    start: Start, machines: Machines, account: Account, clients: Clients, at_once: bool
 ) -> None:
     cells = start(2, framework=False, replace=True)
     before, provider = row_of(cells), AWS(python=sys.executable, user="root")
     other = Cluster.attach(before, provider, cells.cluster.runtime_env)
     assert other is not None
+    go_down, waits = account.on_stop, [before.machines[1]["id"]]
+
+    def go_down_late() -> None:
+        until(lambda: not other.alive)
+        go_down(*waits)
+
+    if not at_once:
+        account.on_stop = lambda each: None if each in waits else go_down(each)
+        threading.Thread(target=go_down_late).start()
     stop(cells)
     until(lambda: not other.alive)
     with pytest.raises(ClusterLost, match=r"^cluster .* is stopped: `%sky start .*` starts it"):
