@@ -44,6 +44,18 @@ def raise_if_stopped(run: Run, deadline: float, untold: Sequence[Connection]) ->
         raise TimedOut(f"the time limit of {limit:g} s is over: {what}") from None
 
 
+def raise_if_unwanted(run: Run) -> None:
+    """Refuse a further attempt at a run that was stopped between two of them.
+
+    Raises
+    ------
+    Interrupted
+        If it was.
+    """
+    if run.is_unwanted:
+        raise Interrupted("the run was stopped: it is not tried again.")
+
+
 @contextlib.contextmanager
 def start_of(name: str) -> Iterator[None]:
     """Say which cluster was being started where Ctrl-C stops that, and what is left of it.

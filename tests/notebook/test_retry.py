@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.cluster.control import recovery
+from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.errors import Interrupted, RankLost, TimedOut
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.handle import RunHandle
@@ -28,7 +30,7 @@ from tests.lab.buckets import serving
 from tests.node.volumes.conftest import forwarding, keeping
 from tests.notebook.conftest import Notebook
 from tests.notebook.kernels import Cell, LiveNotebook
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 ONCE = """
 import os, signal
@@ -274,6 +276,32 @@ def test_stop_between_two_attempts_ends_it(
     with pytest.raises(Interrupted, match="the cell was stopped"):
         pair.run("%%sky --retry 3\nopen(f'{folder}/begun', 'a').write('.')\ndie_once()")
     assert (tmp_path / "begun").read_text() == ".."  # one for each rank
+    assert pair.run("%%sky\nprint('idle')") == "idle\n"
+
+
+@pytest.mark.parametrize("where", ["interrupt", "run.cancel()"])
+def test_who_stops_it_between_two_attempts_in_the_background_ends_it(
+    pair: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    renews = threading.Event()
+
+    async def renew(controller: Controller, ranks: Sequence[int]) -> None:
+        """Take as long as another node does."""
+        renews.set()
+        await controller.until(lambda: False)
+
+    monkeypatch.setattr(recovery, "renew", renew)
+    pair.run(
+        "run = get_ipython().run_cell_magic('sky', '--retry 3 --background', "
+        "\"open(f'{folder}/begun', 'a').write('.')\\ndie_once()\")"
+    )
+    assert renews.wait(PATIENCE)
+    said = pair.run("%sky interrupt" if where == "interrupt" else where)
+    assert where != "interrupt" or said.endswith(": stopping\n")
+    with pytest.raises(Interrupted, match="the run was stopped"):
+        pair.run("run.result(60)")
+    assert (tmp_path / "begun").read_text() == ".."  # one for each rank
+    monkeypatch.undo()
     assert pair.run("%%sky\nprint('idle')") == "idle\n"
 
 

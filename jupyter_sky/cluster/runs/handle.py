@@ -23,7 +23,7 @@ from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.talk import Teller
 from jupyter_sky.cluster.runs.task import HangNotice, Message, RunNotice, Task
 from jupyter_sky.cluster.runs.values import load_all
-from jupyter_sky.cluster.stopped import raise_if_stopped, seen_before
+from jupyter_sky.cluster.stopped import raise_if_stopped, raise_if_unwanted, seen_before
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.events import Display, Output, Prompted, RankDone, Told
@@ -253,8 +253,9 @@ class RunHandle:
             raise error
 
     def renew_ranks(self) -> None:
-        """Replace the processes of its ranks by new ones, so that its task can be tried again."""
-        event_loop.wait(self._scheduler.renew(self.task.ranks))
+        """Replace its ranks' processes, to try its task again; `Interrupted` if it is stopped."""
+        event_loop.wait(self._scheduler.renew(self._run), lambda: raise_if_unwanted(self._run))
+        raise_if_unwanted(self._run)
 
     @property
     def loss(self) -> Loss | None:

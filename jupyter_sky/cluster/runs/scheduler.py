@@ -162,11 +162,15 @@ class Scheduler(ClusterListener):
                     controller.activity = ""
                     controller.wake()
 
-    async def renew(self, ranks: Sequence[int]) -> None:
-        """Replace the processes of ranks, between two runs; see `recovery.renew`."""
+    async def renew(self, run: Run) -> None:
+        """Replace the processes of a run's ranks, to try it again; see `recovery.renew`."""
         async with self._turn:
-            await self._others.let_all_finish()
-            await recovery.renew(self.controller, ranks)
+            self._runs[run.id] = run  # who stops what goes on stops this, too
+            try:
+                await self._others.let_all_finish()
+                await recovery.renew(self.controller, run.task.ranks)
+            finally:
+                self._runs.pop(run.id, None)
 
     # The steps of a run
 
@@ -323,7 +327,7 @@ class Scheduler(ClusterListener):
 
     def on_notice(self, text: str) -> None:
         """Tell every run, so that its cell shows the notice."""
-        for run in self._runs.values():
+        for run in [each for each in self._runs.values() if not each.finished]:
             run.on_notice(text)
 
     def on_unseen_run(self, began: RunBegan, names: RequestedNames, untold: Sequence[int]) -> None:

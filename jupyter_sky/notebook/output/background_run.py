@@ -15,7 +15,7 @@ from typing import Any
 from IPython import get_ipython
 from IPython.display import DisplayHandle
 
-from jupyter_sky.cluster.errors import heard_interrupts, without_interrupts
+from jupyter_sky.cluster.errors import Interrupted, heard_interrupts, without_interrupts
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import RunNotice
@@ -308,7 +308,8 @@ class BackgroundRun:
         if not self.done:
             return f"running for {seconds:.0f} s" if self._run.sent else "waiting for its turn"
         if self._trouble:
-            return f"failed: {str(self._trouble).rstrip('.')}"
+            failed = "" if isinstance(self._trouble, Interrupted) else "failed: "
+            return f"{failed}{str(self._trouble).rstrip('.')}"
         if self._run.trouble:
             return f"ended after {seconds:.1f} s: {str(self._run.trouble).rstrip('.')}"
         word = "stopped" if self._run.stopped else "failed" if self._run.failed else "done"
