@@ -229,6 +229,28 @@ def test_an_attempt_may_be_over_before_its_cell_is(
     assert pair.namespace["brought"] == {"end": [1, 1]}
 
 
+@pytest.mark.parametrize("retries", [1, 2])
+def test_a_cell_that_waits_begins_after_the_last_attempt(
+    pair: Notebook, tmp_path: Path, retries: int
+) -> None:
+    """It does not find what an attempt has left half done, or what the next one drops."""
+    pair.run(f'''
+train = """
+import time
+while not os.path.exists(f"{{folder}}/go"): time.sleep(0.01)
+die_once()
+if {retries} == 1: os.kill(os.getpid(), signal.SIGKILL)
+"""
+run = get_ipython().run_cell_magic("sky", "--retry {retries} --background", train)
+after = get_ipython().run_cell_magic("sky", "--background --gather pids", "pids = os.getpid()")
+''')
+    (tmp_path / "go").touch()
+    pair.run("after.result(60)\nis_over = run.done")
+    assert pair.namespace["is_over"]
+    pair.run("%%sky --gather last\nlast = os.getpid()")
+    assert pair.namespace["pids"] == pair.namespace["last"]
+
+
 def test_an_error_of_the_cell_is_its_own(pair: Notebook, tmp_path: Path) -> None:
     code = "open(f'{folder}/begun', 'a').write('.')\nraise ValueError('mine')"
     with pytest.raises(ValueError, match="mine"):
@@ -276,6 +298,21 @@ def test_stop_between_two_attempts_ends_it(
     with pytest.raises(Interrupted, match="the cell was stopped"):
         pair.run("%%sky --retry 3\nopen(f'{folder}/begun', 'a').write('.')\ndie_once()")
     assert (tmp_path / "begun").read_text() == ".."  # one for each rank
+    assert pair.run("%%sky\nprint('idle')") == "idle\n"
+
+
+@pytest.mark.parametrize("is_background", [False, True])
+def test_other_cells_go_on_where_a_further_attempt_cannot_begin(
+    pair: Notebook, monkeypatch: pytest.MonkeyPatch, is_background: bool
+) -> None:
+    async def renew(controller: Controller, ranks: Sequence[int]) -> None:
+        raise sky.SkyError("the ranks did not start again: no memory is left.")
+
+    monkeypatch.setattr(recovery, "renew", renew)
+    line = f"--retry 3{' --background' * is_background}"
+    with pytest.raises(sky.SkyError, match="no memory is left"):
+        pair.run(f"run = get_ipython().run_cell_magic('sky', '{line}', 'die_once()')\nrun.result()")
+    monkeypatch.undo()
     assert pair.run("%%sky\nprint('idle')") == "idle\n"
 
 

@@ -164,7 +164,7 @@ class Scheduler(ClusterListener):
 
     async def renew(self, run: Run) -> None:
         """Replace the processes of a run's ranks, to try it again; see `recovery.renew`."""
-        async with self._turn:
+        async with run.task.attempt.within(self._turn):
             self._runs[run.id] = run  # who stops what goes on stops this, too
             try:
                 await self._others.let_all_finish()
@@ -209,7 +209,7 @@ class Scheduler(ClusterListener):
         later runs count on what it does.
         """
         recording = recorded.record_waiting(self.controller.id, run, self._turn.locked())
-        async with self._turn:
+        async with run.task.attempt.within(self._turn):
             if recording:
                 await recording
             if sending:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.runs.shared_turn import SharedTurn
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.transport.blobs.packed import Packed
 from jupyter_sky.transport.protocol.debugging import Debugging
@@ -81,6 +84,8 @@ class Attempt:
         Seconds that all attempts may take together; ``None`` for no limit.
     metrics
         What the previous attempt has logged.
+    turn
+        The turn of all of them; without it, this one has its own.
     """
 
     number: int = 1
@@ -88,6 +93,16 @@ class Attempt:
     checkpoints: tuple[SavedCheckpoint, ...] = ()
     timeout: float | None = None
     metrics: Curves | None = None
+    turn: SharedTurn | None = None
+
+    def within(self, turn: asyncio.Lock) -> AbstractAsyncContextManager[None]:
+        """Return what waits for the turn, and gives it back unless a further attempt has it."""
+        return self.turn.within(turn) if self.turn else turn
+
+    def end_turn(self) -> None:
+        """Give back the turn, as no further attempt comes; called in the background loop."""
+        if self.turn:
+            self.turn.end()
 
     @property
     def checkpoint(self) -> SavedCheckpoint | None:

@@ -16,6 +16,7 @@ from jupyter_sky.cluster.errors import Interrupted, TimedOut
 from jupyter_sky.cluster.loss import Loss, loss_of_trouble
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.shared_turn import SharedTurn
 from jupyter_sky.cluster.runs.task import Attempt
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_list
@@ -25,6 +26,7 @@ from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.profiling.recorded import show_records
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.transport import event_loop
 
 
 def _print(text: str) -> None:
@@ -54,7 +56,8 @@ class Attempts:
         self.cluster = cluster
         self._say = say
         options = cell.options
-        self._attempt = Attempt(limit=1 + (options.retry or 0), timeout=options.timeout)
+        turn = SharedTurn() if options.retry else None
+        self._attempt = Attempt(1, 1 + (options.retry or 0), timeout=options.timeout, turn=turn)
         self._began = time.monotonic()
         # In the background the notebook may change its values, but all attempts must begin alike.
         self._kept: ItemCollector | None = None
@@ -95,12 +98,15 @@ class Attempts:
             If the time limit of all attempts together has passed.
         """
         run = self.begin()
-        while True:
-            self._follow(session, run)
-            again = self.next_after(run, session)
-            if again is None:
-                return run
-            run = again
+        try:
+            while True:
+                self._follow(session, run)
+                again = self.next_after(run, session)
+                if again is None:
+                    return run
+                run = again
+        finally:
+            event_loop.call(self._attempt.end_turn)
 
     def next_after(self, run: RunHandle, session: Session | None) -> RunHandle | None:
         """Return the next attempt after a run that has ended.

@@ -252,6 +252,7 @@ class BackgroundRun:
             shell.events.register("post_execute", self._show_end_in_cell)
         self._future.set_result(None)
         self._all_begun.set()
+        event_loop.call(self._run.task.attempt.end_turn)
         self._show_end()
 
     # In a thread of its own
