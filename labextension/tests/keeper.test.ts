@@ -52,6 +52,40 @@ test('the end of a run is asked for again, unless nobody knows it', async (t) =>
   assert.deepEqual(await noted(), ['How this run ended is no longer known.', true, 2]);
 });
 
+test('a run whose kernel is gone has not ended before its nodes have said so', (t) => {
+  t.mock.method(performance, 'now', () => 60_000);
+  const feed = new Feed();
+  let compare = () => {};
+  let state = 'unknown';
+  const clusters = {
+    changed: { connect: (slot: () => void) => (compare = slot) },
+    entries: [],
+    find: () => ({ state, kernels: [], snapshot: null }),
+    trouble: null
+  } as unknown as IClusters;
+  const cells = { cellOf: () => undefined } as unknown as Arguments[2];
+  const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+  const snapshot = sample();
+  feed.take(snapshot, 'output');
+  const strip = { run: 'r1', hasEnd: false, snapshot, isVisible: true } as unknown as Strip;
+  keeper.add(strip);
+  t.after(() => keeper.remove(strip));
+  const told = (answer: string) => {
+    state = answer;
+    compare();
+    const { note, isLost } = feed.get('r1')!;
+    return [note, isLost];
+  };
+  const unknown = 'The kernel has ended; whether the run goes on is not known yet.';
+  assert.deepEqual(told('unknown'), [unknown, false]);
+  assert.deepEqual(told('starting'), [unknown, false]);
+  const goesOn = 'The kernel was restarted, and the run goes on: `%sky attach` shows it in a new cell.';
+  assert.deepEqual(told('running'), [goesOn, false]);
+  const ended = 'The kernel ended before this run did: how the run ended is not known.';
+  assert.deepEqual(told('ready'), [ended, true]);
+  assert.deepEqual(told('running'), [ended, true], 'it is asked no more');
+});
+
 test('a run whose end only the kernel tells of can have missing output', (t) => {
   const feed = new Feed();
   let kernels = [{ id: 'k1' }];

@@ -180,14 +180,7 @@ export class Keeper {
     } else if (!entry) {
       this.#feed.explain(run, this.#trans.__('Its cluster has ended.'), true);
     } else if (entry.kernels.length === 0) {
-      const goesOn = entry.state === 'running';
-      const note = goesOn
-        ? this.#trans.__(
-            'The kernel was restarted, and the run goes on: %1 shows it in a new cell.',
-            '`%sky attach`'
-          )
-        : this.#trans.__('The kernel ended before this run did: how the run ended is not known.');
-      this.#feed.explain(run, note, !goesOn);
+      this.#explainKernelGone(run, entry.state);
     } else if (entry.snapshot?.run?.id === run) {
       const isNew = !this.#asked.has(run);
       this.#asked.add(run);
@@ -199,6 +192,21 @@ export class Keeper {
       this.#asked.add(run);
       void this.#save(strip);
     }
+  }
+
+  /** Says what is known of a run whose kernel is gone. Nodes elsewhere answer only after some
+      seconds: until then, the run may go on. */
+  #explainKernelGone(run: string, state: Entry['state']): void {
+    const isUnknown = state === 'unknown' || state === 'starting';
+    const note = isUnknown
+      ? this.#trans.__('The kernel has ended; whether the run goes on is not known yet.')
+      : state === 'running'
+        ? this.#trans.__(
+            'The kernel was restarted, and the run goes on: %1 shows it in a new cell.',
+            '`%sky attach`'
+          )
+        : this.#trans.__('The kernel ended before this run did: how the run ended is not known.');
+    this.#feed.explain(run, note, !isUnknown && state !== 'running');
   }
 
   /** Saves the end of a run if the kernel's own message does not reach the notebook. */
