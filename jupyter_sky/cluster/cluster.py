@@ -32,7 +32,7 @@ from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.talk import Interrupting
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import ClusterConfig, RuntimeEnv, Timeouts
-from jupyter_sky.cluster.snapshot import RunView, Snapshot
+from jupyter_sky.cluster.snapshot import KeptOutput, RunView, Snapshot
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.stopping.power import Power
 from jupyter_sky.errors import SkyError, UsageError
@@ -326,7 +326,7 @@ class Cluster:
         """Return the metrics of the last run that logged any."""
         return self._scheduler.monitor.metrics()
 
-    def run_output(self, run: str) -> str:
+    def run_output(self, run: str) -> KeptOutput:
         """Return the output of the first shown rank in a run, as far as it is kept."""
         return self._scheduler.monitor.output(run)
 

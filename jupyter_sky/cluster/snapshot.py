@@ -8,7 +8,7 @@ in TypeScript; a test compares the two.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 from jupyter_sky.cluster.cost_meter import Unit
 from jupyter_sky.cluster.state import ClusterPhase, RankPhase
@@ -188,6 +188,13 @@ class OutputView(TypedDict):
 
     rank: int
     text: str
+
+
+class KeptOutput(NamedTuple):
+    """What a run has printed, as far as it is kept; ``is_cut`` if its beginning is not."""
+
+    text: str
+    is_cut: bool
 
 
 class History(TypedDict):

@@ -98,6 +98,7 @@ export interface Record {
   html: string;
   plain: string;
   text: string;
+  cut: boolean;
 }
 
 export interface LogEntry {

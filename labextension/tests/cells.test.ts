@@ -10,7 +10,7 @@ type Cell = Parameters<typeof replaceOutputs>[0];
 type Output = ReturnType<typeof outputOf>;
 
 test('a record stays below what was said of its cluster, and above what was printed', () => {
-  const record = (): Record => ({ snapshot: sample(), html: '', plain: '', text: 'step 0\nstep 1\n' });
+  const record = (): Record => ({ snapshot: sample(), html: '', plain: '', text: 'step 0\nstep 1\n', cut: false });
   const said = { output_type: 'display_data', metadata: {}, data: { 'text/plain': 'ready in 0.3 s' } };
   const printed = { output_type: 'stream', name: 'stdout', text: 'step 0\n' };
   let outputs: Output[] = [said, outputOf(record(), true), printed];
@@ -21,7 +21,7 @@ test('a record stays below what was said of its cluster, and above what was prin
 
   replaceOutputs(cell, record(), null);
   assert.deepEqual(shown(), ['said', 'r1', 'step 0\n']);
-  replaceOutputs(cell, record(), 'step 0\nstep 1\n');
+  replaceOutputs(cell, record(), '');
   assert.deepEqual(shown(), ['said', 'r1', 'step 0\nstep 1\n']);
 
   const later = record();
@@ -30,11 +30,32 @@ test('a record stays below what was said of its cluster, and above what was prin
   assert.deepEqual(shown(), ['r2'], 'what belongs to an earlier run is outdated');
 });
 
+test('a record without the beginning takes nothing from the cell', () => {
+  const restored = (there: string[], text: string) => {
+    const record = { snapshot: sample(), html: '', plain: '', text, cut: true };
+    const streams = there.map((each) => ({ output_type: 'stream', name: 'stdout', text: each }));
+    let outputs: Output[] = [outputOf(record, true), ...streams];
+    const cell = {
+      model: { outputs: { toJSON: () => outputs, fromJSON: (given: Output[]) => void (outputs = given) } }
+    } as unknown as Cell;
+    replaceOutputs(cell, record, '[missing]');
+    return outputs.slice(1).map((output) => output.text);
+  };
+  assert.deepEqual(restored(['0\n1\n', '2\n'], '2\n3\n'), ['0\n1\n2\n3\n']);
+  assert.deepEqual(restored(['step 0\nstep 1\nst'], 'p 1\nstep 2\n'), ['step 0\nstep 1\nstep 2\n']);
+  assert.deepEqual(restored(['0\n0\n1\n'], '0\n1\n2\n'), ['0\n0\n1\n2\n']);
+  assert.deepEqual(restored(['0\n2\n'], '2\n3\n'), ['0\n2\n3\n']);
+  // What is in between is gone.
+  assert.deepEqual(restored(['0\n1'], '8\n9\n'), ['0\n1\n[missing]\n8\n9\n']);
+  assert.deepEqual(restored(['0\n8\n1\n'], '8\n9\n'), ['0\n8\n1\n[missing]\n8\n9\n']);
+  assert.deepEqual(restored([], '8\n9\n'), ['[missing]\n8\n9\n']);
+});
+
 test('the end of a run in the background is shown below its own strip', () => {
   const strip = (run: string): Output => {
     const snapshot = sample();
     snapshot.run!.id = run;
-    return outputOf({ snapshot, html: '', plain: '', text: '' }, true);
+    return outputOf({ snapshot, html: '', plain: '', text: '', cut: false }, true);
   };
   const text = (background: string): Output => ({
     output_type: 'display_data',

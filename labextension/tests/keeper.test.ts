@@ -212,7 +212,7 @@ test('a copy of the notebook, whose cells have the same ids, gets none of its ru
   const clusters = {
     changed: { connect: (slot: () => void) => (compare = slot) },
     client: {
-      record: async () => ({ snapshot: { ...going, run: ended }, html: '', plain: '', text: '' }),
+      record: async () => ({ snapshot: { ...going, run: ended }, html: '', plain: '', text: '', cut: false }),
       runs: async (_: string, kernel: string) => (asked.push(kernel), { ended: kernel === 'k1' ? [ended] : [] })
     },
     entries: [
@@ -248,13 +248,13 @@ test('what several ranks have printed is not replaced with the text of the first
   running.run!.shown = [0, 10];
   const ended = { ...running, run: { ...running.run!, state: 'ok' as const } };
   const kept = async (printed: Output[]) => {
-    const record = async () => ({ snapshot: ended, html: '', plain: '', text: 'one\n\ntwo\n' });
+    const record = async () => ({ snapshot: ended, html: '', plain: '', text: 'one\n\ntwo\n', cut: false });
     const clusters = {
       changed: { connect: () => {} },
       client: { record },
       find: () => undefined
     } as unknown as IClusters;
-    let outputs = [outputOf({ snapshot: running, html: '', plain: '', text: '' }, true), ...printed];
+    let outputs = [outputOf({ snapshot: running, html: '', plain: '', text: '', cut: false }, true), ...printed];
     const model = { outputs: { toJSON: () => outputs, fromJSON: (given: Output[]) => void (outputs = given) } };
     const cells = { cellOf: () => ({ model }) } as unknown as Arguments[2];
     const feed = new Feed();

@@ -16,6 +16,7 @@ from jupyter_sky.cluster.runs.record import RunRecord, RunRecorder
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.snapshot import (
     ClusterView,
+    KeptOutput,
     NodeView,
     OutputView,
     RankView,
@@ -64,7 +65,7 @@ class _Finished:
 
     moment: _Moment
     record: RunRecord
-    text: str
+    output: KeptOutput
     metrics: Curves
     snapshot: Snapshot | None = None
 
@@ -114,7 +115,7 @@ class Monitor:
         if recorder is None:
             return
         recorder.end()
-        finished = _Finished(self._moment(), recorder.record(), recorder.text, run.metrics)
+        finished = _Finished(self._moment(), recorder.record(), recorder.kept, run.metrics)
         self._finished[run.id] = finished
         del self._recorders[run.id]
         while len(self._finished) > _REMEMBERED:
@@ -154,12 +155,12 @@ class Monitor:
         record = self._record(run or self._current)
         return record.output["rank"] if record else 0
 
-    def output(self, run: str) -> str:
-        """Return the output of the first shown rank in a run, or the end of it that is kept."""
+    def output(self, run: str) -> KeptOutput:
+        """Return the output of the first shown rank in a run, as far as it is kept."""
         if run in self._finished:
-            return self._finished[run].text
+            return self._finished[run].output
         recorder = self._recorders.get(run)
-        return recorder.text if recorder else ""
+        return recorder.kept if recorder else KeptOutput("", is_cut=False)
 
     def metrics(self) -> Curves:
         """Return the metrics of the last run that has logged any."""

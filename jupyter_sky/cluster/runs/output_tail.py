@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from jupyter_sky.cluster.snapshot import KeptOutput
 from jupyter_sky.transport.metrics.last_lines import LastLines
 from jupyter_sky.transport.protocol.events import Display, Output
 from jupyter_sky.transport.streams import LineJoiner
@@ -26,7 +27,7 @@ class OutputTail:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._pieces: deque[bytes] = deque()
-        self._size = 0
+        self._size, self._is_cut = 0, False
         self._joiner = LineJoiner()
         self.last_lines = LastLines()
 
@@ -36,6 +37,11 @@ class OutputTail:
         if not self._pieces:
             return ""
         return b"".join(self._pieces).decode(errors="replace")
+
+    @property
+    def kept(self) -> KeptOutput:
+        """All the output that is kept, and whether there was more before it."""
+        return KeptOutput(self.text, self._is_cut)
 
     def end(self, limit: int) -> str:
         """Return the last ``limit`` bytes of what is kept."""
@@ -59,3 +65,4 @@ class OutputTail:
         self._size += len(piece)
         while self._size > self._limit and len(self._pieces) > 1:
             self._size -= len(self._pieces.popleft())
+            self._is_cut = True

@@ -12,6 +12,7 @@ from jupyter_sky.cluster.runs.progress_bars import find_progress
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.snapshot import (
     CurveView,
+    KeptOutput,
     OutputView,
     ProgressView,
     RankOutcome,
@@ -150,9 +151,9 @@ class RunRecorder:
         }
 
     @property
-    def text(self) -> str:
-        """The output of the first shown rank, or the end of it that is kept."""
-        return next((tail.text for tail in self._output.values()), "")
+    def kept(self) -> KeptOutput:
+        """The output of the first shown rank, as far as it is kept."""
+        return next((tail.kept for tail in self._output.values()), KeptOutput("", is_cut=False))
 
     def begin(self, restarted: Iterable[int]) -> None:
         """Record that ranks begin the run; those in ``restarted`` have new processes."""

@@ -155,7 +155,8 @@ def _record(cluster: Cluster, run: str) -> str:
         raise SkyError("that run is no longer known.")
     bundle = record_bundle(snapshot, is_open=False)
     record = {"snapshot": snapshot, "html": bundle["text/html"], "plain": bundle["text/plain"]}
-    return json.dumps({**record, "text": cluster.run_output(run)})
+    output = cluster.run_output(run)
+    return json.dumps({**record, "text": output.text, "cut": output.is_cut})
 
 
 def _answer(cluster: Cluster, question: object) -> str:

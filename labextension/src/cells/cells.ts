@@ -113,12 +113,16 @@ function aroundPrinted(outputs: IOutput[]): { before: IOutput[]; printed: IOutpu
   };
 }
 
+function textOf(printed: IOutput[]): string {
+  return printed.map(({ text }) => [text].flat().join('')).join('');
+}
+
 /** Whether a cell has the beginning of what a run has printed, with nothing else in between, so that a
     record has more. It has the text of one rank: where the cell shows several, that must not take the
     place of what the others have printed. */
 export function hasBeginning({ model }: CodeCell, { snapshot, text }: RunRecord): boolean {
   const { printed, rest } = aroundPrinted(model.outputs.toJSON());
-  const there = printed.map((output) => [output.text].flat().join('')).join('');
+  const there = textOf(printed);
   const isLess = text.startsWith(there) && (there === '' || snapshot.run!.shown.length < 2);
   return rest.length === 0 && printed.every(({ name }) => name === 'stdout') && isLess;
 }
@@ -144,8 +148,23 @@ export function outputOf({ snapshot, html, plain }: RunRecord, open: boolean): I
   };
 }
 
-/** Replaces a cell's record of a run, in its place; with `text`, also the printed output below it. */
-export function replaceOutputs({ model }: CodeCell, record: RunRecord, text: string | null): void {
+/** Returns what a cell has of what a run has printed, and the text of a record that lacks the beginning:
+    up to where the text begins in it, or all of it and a line that says what `missing` says. */
+function joined(there: string, text: string, missing: string): string {
+  const lines = there.slice(0, there.lastIndexOf('\n') + 1); // the last one may not be complete
+  const first = text.slice(0, text.indexOf('\n') + 1) || text;
+  for (let at = lines.indexOf(first); at >= 0; at = lines.indexOf(first, at + 1)) {
+    if (text.startsWith(lines.slice(at))) {
+      return `${lines.slice(0, at)}${text}`;
+    }
+  }
+  const end = there === lines ? '' : '\n';
+  return `${there}${end}${missing}\n${text}`;
+}
+
+/** Replaces a cell's record of a run, in its place; with `missing`, which says in a line that output may
+    be missing there, also the printed output below it. */
+export function replaceOutputs({ model }: CodeCell, record: RunRecord, missing: string | null): void {
   const run = record.snapshot.run?.id ?? null;
   const outputs = model.outputs.toJSON();
   const at = outputs.findIndex((output) => runOf(output) === run);
@@ -154,12 +173,13 @@ export function replaceOutputs({ model }: CodeCell, record: RunRecord, text: str
   const below = at < 0 ? [] : outputs.slice(at + 1).filter((output) => runOf(output) !== run);
   const data = outputs[at]?.data as { [MIME]?: RunOutput } | undefined;
   const shown = outputOf(record, data?.[MIME]?.open ?? true);
-  const { before, rest } = aroundPrinted(below);
-  const shownRanks = record.snapshot.run?.shown ?? [];
-  const printed = text
-    ? [{ output_type: 'stream' as const, name: 'stdout', text: labelled(text, shownRanks) }]
-    : [];
-  model.outputs.fromJSON(
-    text === null ? [...above, shown, ...below] : [...above, shown, ...before, ...printed, ...rest]
-  );
+  if (missing === null) {
+    model.outputs.fromJSON([...above, shown, ...below]);
+    return;
+  }
+  const { before, printed, rest } = aroundPrinted(below);
+  const kept = labelled(record.text, record.snapshot.run?.shown ?? []);
+  const text = record.cut ? joined(textOf(printed), kept, missing) : kept;
+  const restored = text ? [{ output_type: 'stream' as const, name: 'stdout', text }] : [];
+  model.outputs.fromJSON([...above, shown, ...before, ...restored, ...rest]);
 }

@@ -5,7 +5,7 @@ import type { ISessionContext } from '@jupyterlab/apputils';
 import type { CodeCell } from '@jupyterlab/cells';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { Entry } from '../api.ts';
+import type { Entry, Record as RunRecord } from '../api.ts';
 import type { RequestError } from '../lab/client.ts';
 import type { IClusters } from '../lab/clusters.ts';
 import type { Run } from '../snapshot.ts';
@@ -126,7 +126,7 @@ export class Keeper {
       this.#restored.add(run);
       try {
         const record = await this.#clusters.client.record(snapshot.cluster.id, run);
-        replaceOutputs(cell, record, record.text);
+        replaceOutputs(cell, record, this.#missingIn(record));
       } catch (trouble) {
         this.#restored.delete(run);
         throw trouble;
@@ -237,7 +237,7 @@ export class Keeper {
         if (!background && hasBeginning(cell, record)) {
           this.#restored.add(run);
         }
-        replaceOutputs(cell, record, this.#restored.has(run) ? record.text : null);
+        replaceOutputs(cell, record, this.#restored.has(run) ? this.#missingIn(record) : null);
         if (background && shown.length < 2) {
           endBackground(cell, run, record.text);
         }
@@ -265,7 +265,7 @@ export class Keeper {
       // A cell that this page has begun gets the kernel's own message, however late.
       const isMissed = cell?.model.type === 'code' && cell.model.executionState !== 'running';
       if (isMissed && !hasRun(cell, run.id)) {
-        replaceOutputs(cell, { snapshot: snapshot!, html: '', plain: '', text: '' }, null);
+        replaceOutputs(cell, { snapshot: snapshot!, html: '', plain: '', text: '', cut: false }, null);
       }
     }
   }
@@ -293,8 +293,17 @@ export class Keeper {
     if (cell?.model.type === 'code' && !hasRun(cell, run.id) && saved < run.started + run.seconds) {
       const record = await this.#clusters.client.record(cluster, run.id);
       this.#restored.add(run.id);
-      replaceOutputs(cell, record, record.text);
+      replaceOutputs(cell, record, this.#missingIn(record));
     }
+  }
+
+  /** Returns a line for where output may be missing that neither cell nor record has. */
+  #missingIn({ snapshot }: RunRecord): string {
+    const [rank] = snapshot.run!.shown;
+    return this.#trans.__(
+      '[… some output may be missing here: %1 has all of it …]',
+      `\`%sky logs ${rank} --save FILE\``
+    );
   }
 
   #entryOf({ snapshot }: RunStrip): Entry | undefined {
