@@ -103,7 +103,8 @@ class RunView(TypedDict):
     ``cost`` is in the cluster's unit, ``trouble`` says why the cluster could not continue the run.
     ``where`` says where its ranks are, if some wait long for others or the user has asked;
     ``warns`` says that it is a warning, and not only the answer. ``attempt`` is the number of the
-    attempt and of possible attempts, from the second one on.
+    attempt and of possible attempts, from the second one on, and ``earlier`` are the runs that were
+    the attempts before it.
     """
 
     id: str
@@ -121,6 +122,7 @@ class RunView(TypedDict):
     where: str | None
     warns: bool
     attempt: tuple[int, int] | None
+    earlier: list[str]
 
 
 class ProgressView(TypedDict):

@@ -77,4 +77,5 @@ class Work:
             where=None,
             warns=False,
             attempt=None,
+            earlier=[],
         )

@@ -59,6 +59,7 @@ export interface Run {
   where: string | null;
   warns: boolean;
   attempt: [number, number] | null;
+  earlier: string[];
 }
 
 export interface Progress {

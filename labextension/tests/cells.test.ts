@@ -4,7 +4,7 @@ import type { Record } from '../src/api.ts';
 import { sample } from './page.ts';
 
 // These need a document when they are loaded.
-const { endBackground, outputOf, replaceOutputs, runOf } = await import('../src/cells/cells.ts');
+const { endBackground, hasBeginning, outputOf, replaceOutputs, runOf } = await import('../src/cells/cells.ts');
 
 type Cell = Parameters<typeof replaceOutputs>[0];
 type Output = ReturnType<typeof outputOf>;
@@ -28,6 +28,35 @@ test('a record stays below what was said of its cluster, and above what was prin
   later.snapshot.run!.id = 'r2';
   replaceOutputs(cell, later, null);
   assert.deepEqual(shown(), ['r2'], 'what belongs to an earlier run is outdated');
+});
+
+test('each attempt at a cell has its own place in it', () => {
+  const record = (id: string, earlier: string[]): Record => {
+    const snapshot = sample();
+    snapshot.run = { ...snapshot.run!, id, earlier };
+    return { snapshot, html: '', plain: '', text: `all of ${id}\n`, cut: false };
+  };
+  const printed = (text: string) => ({ output_type: 'stream', name: 'stdout', text });
+  let outputs: Output[] = [outputOf(record('r1', []), true), printed('r1 is lost\n')];
+  const cell = {
+    model: { outputs: { toJSON: () => outputs, fromJSON: (given: Output[]) => void (outputs = given) } }
+  } as unknown as Cell;
+  const shown = () => outputs.map((output) => runOf(output) ?? output.text);
+
+  // A page that is opened during the third attempt has seen only the first.
+  replaceOutputs(cell, record('r3', ['r1', 'r2']), null);
+  assert.deepEqual(shown(), ['r1', 'r1 is lost\n', 'r3']);
+  outputs.push(printed('step 0\n'));
+  assert.ok(!hasBeginning(cell, record('r3', ['r1', 'r2'])));
+  replaceOutputs(cell, record('r3', ['r1', 'r2']), '');
+  assert.deepEqual(shown(), ['r1', 'r1 is lost\n', 'r3', 'all of r3\n']);
+  assert.ok(hasBeginning(cell, record('r3', ['r1', 'r2'])));
+  replaceOutputs(cell, record('r1', []), '');
+  assert.deepEqual(shown(), ['r1', 'all of r1\n', 'r3', 'all of r3\n']);
+  assert.ok(hasBeginning(cell, record('r1', [])));
+
+  replaceOutputs(cell, record('r5', ['r4']), null);
+  assert.deepEqual(shown(), ['r5'], 'they belong to an earlier time that the cell was run');
 });
 
 test('a record without the beginning takes nothing from the cell', () => {

@@ -67,7 +67,8 @@ export function sample(count = 4): Snapshot {
       trouble: null,
       where: null,
       warns: false,
-      attempt: null
+      attempt: null,
+      earlier: []
     },
     sent_bytes: 1_234_567,
     nodes: Array.from({ length: count / 2 }, (_, node) => ({ node, addr: '10.0.0.1', gpu: 'A100' })),

@@ -390,6 +390,7 @@ def test_a_page_shows_which_attempt_it_is(
     first, last = _runs(cell)
     assert first["state"] == "error" and first["attempt"] is None
     assert last["state"] == "ok" and last["attempt"] == [2, 3]
+    assert first["earlier"] == [] and last["earlier"] == [first["id"]]
     shown = cell.strips[-1]["text/plain"]
     assert "attempt 2 of 3" in shown
     assert "empty" not in shown, "it begins anew, as it is meant to"

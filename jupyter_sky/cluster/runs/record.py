@@ -266,6 +266,7 @@ class RunRecorder:
             "where": run.hang.text,
             "warns": run.hang.is_warning,
             "attempt": (attempt.number, attempt.limit) if attempt.number > 1 else None,
+            "earlier": list(attempt.earlier),
         }
 
     def _state(self) -> RunState:

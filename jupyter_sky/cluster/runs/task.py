@@ -84,6 +84,8 @@ class Attempt:
         Seconds that all attempts may take together; ``None`` for no limit.
     metrics
         What the previous attempt has logged.
+    earlier
+        The ids of the runs that were the earlier attempts.
     turn
         The turn of all of them; without it, this one has its own.
     """
@@ -93,6 +95,7 @@ class Attempt:
     checkpoints: tuple[SavedCheckpoint, ...] = ()
     timeout: float | None = None
     metrics: Curves | None = None
+    earlier: tuple[str, ...] = ()
     turn: SharedTurn | None = None
 
     def within(self, turn: asyncio.Lock) -> AbstractAsyncContextManager[None]:

@@ -131,6 +131,7 @@ class Attempts:
         """
         if self._attempt.number == 1:
             self._began = run.began  # the time that it waited for its turn does not count
+        self._attempt = replace(self._attempt, earlier=(*self._attempt.earlier, run.id))
         loss, is_new = run.loss, False
         while loss is not None and self._may_go_on(loss, session):
             try:

@@ -7,6 +7,7 @@ import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { JSONExt } from '@lumino/coreutils';
 import type { Record as RunRecord } from '../api.ts';
 import type { Place } from '../action.ts';
+import type { Run } from '../snapshot.ts';
 import { linesOf } from '../text.ts';
 import { MIME, toSaved, type RunOutput } from './record.ts';
 
@@ -100,6 +101,26 @@ export function endBackground({ model: { outputs } }: CodeCell, run: string, tex
   });
 }
 
+/** The outputs of a cell: those of a run, which begin with its strip, and those above and after them. */
+interface Parts {
+  above: IOutput[];
+  own: IOutput[];
+  after: IOutput[];
+}
+
+function partsOf(outputs: IOutput[], { id, earlier }: Run): Parts {
+  const at = outputs.findIndex((output) => runOf(output) === id);
+  if (at < 0) {
+    // Attempts before it stay; the output of any other run there is outdated.
+    const isAttempt = outputs.some((output) => earlier?.includes(runOf(output) ?? ''));
+    return { above: isAttempt ? outputs : [], own: [], after: [] };
+  }
+  const isOther = (output: IOutput) => ![null, id].includes(runOf(output));
+  const next = outputs.findIndex((output, place) => place > at && isOther(output));
+  const end = next < 0 ? outputs.length : next;
+  return { above: outputs.slice(0, at), own: outputs.slice(at, end), after: outputs.slice(end) };
+}
+
 /** Returns printed outputs, those before the first of them, and the rest. */
 function aroundPrinted(outputs: IOutput[]): { before: IOutput[]; printed: IOutput[]; rest: IOutput[] } {
   const isPrinted = ({ output_type }: IOutput) => output_type === 'stream';
@@ -121,7 +142,8 @@ function textOf(printed: IOutput[]): string {
     record has more. It has the text of one rank: where the cell shows several, that must not take the
     place of what the others have printed. */
 export function hasBeginning({ model }: CodeCell, { snapshot, text }: RunRecord): boolean {
-  const { printed, rest } = aroundPrinted(model.outputs.toJSON());
+  const { own } = partsOf(model.outputs.toJSON(), snapshot.run!);
+  const { printed, rest } = aroundPrinted(own.slice(1));
   const there = textOf(printed);
   const isLess = text.startsWith(there) && (there === '' || snapshot.run!.shown.length < 2);
   return rest.length === 0 && printed.every(({ name }) => name === 'stdout') && isLess;
@@ -165,21 +187,17 @@ function joined(there: string, text: string, missing: string): string {
 /** Replaces a cell's record of a run, in its place; with `missing`, which says in a line that output may
     be missing there, also the printed output below it. */
 export function replaceOutputs({ model }: CodeCell, record: RunRecord, missing: string | null): void {
-  const run = record.snapshot.run?.id ?? null;
-  const outputs = model.outputs.toJSON();
-  const at = outputs.findIndex((output) => runOf(output) === run);
-  // The output of another run there is outdated.
-  const above = at < 0 ? [] : outputs.slice(0, at);
-  const below = at < 0 ? [] : outputs.slice(at + 1).filter((output) => runOf(output) !== run);
-  const data = outputs[at]?.data as { [MIME]?: RunOutput } | undefined;
+  const { above, own, after } = partsOf(model.outputs.toJSON(), record.snapshot.run!);
+  const below = own.filter((output) => runOf(output) === null);
+  const data = own[0]?.data as { [MIME]?: RunOutput } | undefined;
   const shown = outputOf(record, data?.[MIME]?.open ?? true);
   if (missing === null) {
-    model.outputs.fromJSON([...above, shown, ...below]);
+    model.outputs.fromJSON([...above, shown, ...below, ...after]);
     return;
   }
   const { before, printed, rest } = aroundPrinted(below);
-  const kept = labelled(record.text, record.snapshot.run?.shown ?? []);
+  const kept = labelled(record.text, record.snapshot.run!.shown);
   const text = record.cut ? joined(textOf(printed), kept, missing) : kept;
   const restored = text ? [{ output_type: 'stream' as const, name: 'stdout', text }] : [];
-  model.outputs.fromJSON([...above, shown, ...before, ...restored, ...rest]);
+  model.outputs.fromJSON([...above, shown, ...before, ...restored, ...rest, ...after]);
 }

@@ -51,6 +51,7 @@ def snapshot(nodes: int = 4, ranks_a_node: int = 1, gpu: str | None = None) -> S
             "where": None,
             "warns": False,
             "attempt": None,
+            "earlier": [],
         },
         "sent_bytes": 12_400_000,
         "nodes": [
