@@ -12,7 +12,7 @@ import type { Address } from './pages.ts';
 import { OutputPane } from './output.ts';
 import { RankList } from './ranks.ts';
 import { Strip } from './strip.ts';
-import type { Output, Snapshot } from './snapshot.ts';
+import type { Output, Run, Snapshot } from './snapshot.ts';
 import { setSentence, setSentences } from './sentence.ts';
 import { plain } from './text.ts';
 import { english, type Translation } from './words.ts';
@@ -101,6 +101,7 @@ class View {
   #snapshot: Snapshot | null = null;
   #ask: Ask | null = null;
   #isLost = false;
+  #isIncomplete = false;
   #selected: number | null = null;
   #open: boolean;
 
@@ -159,6 +160,7 @@ class View {
     this.#snapshot = snapshot;
     this.#ask = place.ask ?? null;
     this.#isLost = place.isLost ?? false;
+    this.#isIncomplete = place.isIncomplete ?? false;
     setAttribute(this.element, 'aria-label', this.#nameOf(snapshot));
     this.#strip.show(snapshot, this.#open, place);
     setSentence(this.#note, place.note ?? null);
@@ -249,9 +251,18 @@ class View {
     if (this.#selected !== null) {
       const rank = ranks.find((each) => each.rank === this.#selected);
       const shownByCell = this.#isCell && run?.shown.includes(this.#selected);
-      const note = shownByCell ? this.#trans.__('The cell shows what this rank prints.') : null;
+      const note = shownByCell ? this.#noteOfShown(run!) : null;
       this.#output.show(this.#selected, outputOf(snapshot, this.#selected), rank?.line ?? '', note);
     }
+  }
+
+  /** Where the output of a rank is that the cell shows; null if some is missing there, and comes here. */
+  #noteOfShown({ state }: Run): string | null {
+    if (!this.#isIncomplete) {
+      return this.#trans.__('The cell shows what this rank prints.');
+    }
+    const goesOn = state === 'running' || state === 'waiting';
+    return goesOn ? null : this.#trans.__('"Show missing output" has what this rank has printed.');
   }
 }
 

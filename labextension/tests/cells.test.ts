@@ -78,6 +78,7 @@ test('a record without the beginning takes nothing from the cell', () => {
   assert.deepEqual(restored(['0\n1'], '8\n9\n'), ['0\n1\n[missing]\n8\n9\n']);
   assert.deepEqual(restored(['0\n8\n1\n'], '8\n9\n'), ['0\n8\n1\n[missing]\n8\n9\n']);
   assert.deepEqual(restored([], '8\n9\n'), ['[missing]\n8\n9\n']);
+  assert.deepEqual(restored(['0\n'], ''), ['0\n[missing]\n'], 'nothing of it is kept');
 });
 
 test('the end of a run in the background is shown below its own strip', () => {

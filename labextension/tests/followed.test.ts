@@ -18,19 +18,25 @@ class Page {
   readonly feed = new Feed();
   readonly host = place();
   readonly followed: string[] = [];
+  isIncomplete = false;
   say: (chunk: LogChunk, isFirst?: boolean) => void = () => {};
   readonly #strips: InstanceType<typeof RunStrip>[] = [];
-  readonly #ranks = new FollowedRanks(this.feed, (cluster, rank, onChunk) => {
-    const name = `${cluster}:${rank}`;
-    this.followed.push(name);
-    this.say = (said, isFirst = false) => onChunk(said, isFirst);
-    return () => void this.followed.splice(this.followed.indexOf(name), 1);
-  });
+  readonly #ranks = new FollowedRanks(
+    this.feed,
+    (cluster, rank, onChunk) => {
+      const name = `${cluster}:${rank}`;
+      this.followed.push(name);
+      this.say = (said, isFirst = false) => onChunk(said, isFirst);
+      return () => void this.followed.splice(this.followed.indexOf(name), 1);
+    },
+    () => this.isIncomplete
+  );
   readonly #page = {
     hasSidebar: true,
     address: (path: string) => path,
     act: (action, strip) => action.kind === 'select' && this.#ranks.follow(strip),
-    isIncomplete: () => false,
+    isIncomplete: () => this.isIncomplete,
+    followSelected: (strip) => this.#ranks.follow(strip),
     askOf: () => null,
     attached: (strip) => this.#ranks.follow(strip),
     detached: (strip) => this.#ranks.unfollow(strip)
@@ -104,6 +110,25 @@ test('a strip that takes the place of another goes on with the rank that is sele
   assert.deepEqual(page.followed, ['c1:2'], 'a cell that was out of view');
   page.choose(2);
   assert.deepEqual(page.followed, [], 'a second click hides it');
+});
+
+test('a rank that the cell shows is followed while the cell lacks some of it', async (t) => {
+  const page = new Page(t);
+  const strip = await page.add();
+  page.choose(0);
+  assert.deepEqual(page.followed, []);
+  page.isIncomplete = true; // as is known only once the server has told of the run
+  strip.refresh();
+  assert.deepEqual(page.followed, ['c1:0']);
+  page.say(chunk('missed\n'), true);
+  await frame();
+  assert.equal(page.shown, 'missed');
+  strip.refresh();
+  assert.deepEqual(page.followed, ['c1:0']);
+  page.isIncomplete = false; // its output was restored
+  strip.refresh();
+  assert.deepEqual(page.followed, []);
+  assert.match(textOf(page.host, '.jsky-output-head'), /The cell shows what this rank prints/);
 });
 
 test('where nobody tells more of a rank, what it has printed stays', async (t) => {

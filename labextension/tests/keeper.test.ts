@@ -243,18 +243,20 @@ test('a copy of the notebook, whose cells have the same ids, gets none of its ru
   assert.deepEqual(asked, ['k2', 'k1']);
 });
 
-test('what several ranks have printed is not replaced with the text of the first', async (t) => {
+test('what several ranks have printed is restored where the record has more', async (t) => {
   const running = sample();
   running.run!.shown = [0, 10];
   const ended = { ...running, run: { ...running.run!, state: 'ok' as const } };
   const kept = async (printed: Output[]) => {
-    const record = async () => ({ snapshot: ended, html: '', plain: '', text: 'one\n\ntwo\n', cut: false });
+    const text = ' 0 │ one\n10 │ one\n 0 │ two\n';
+    const record = async () => ({ snapshot: ended, html: '', plain: '', text, cut: false });
     const clusters = {
       changed: { connect: () => {} },
       client: { record },
       find: () => undefined
     } as unknown as IClusters;
-    let outputs = [outputOf({ snapshot: running, html: '', plain: '', text: '', cut: false }, true), ...printed];
+    const beginning = { snapshot: running, html: '', plain: '', text: '', cut: false };
+    let outputs = [outputOf(beginning, true), ...printed];
     const model = { outputs: { toJSON: () => outputs, fromJSON: (given: Output[]) => void (outputs = given) } };
     const cells = { cellOf: () => ({ model }) } as unknown as Arguments[2];
     const feed = new Feed();
@@ -263,14 +265,16 @@ test('what several ranks have printed is not replaced with the text of the first
     feed.take(ended, 'kernel');
     keeper.add(strip);
     t.after(() => keeper.remove(strip));
-    assert.ok(!keeper.isIncomplete(strip));
+    assert.ok(keeper.isIncomplete(strip));
     await new Promise((resolve) => setImmediate(resolve));
     const data = outputs[0]!.data as unknown as { [type: string]: RunOutput };
     assert.equal(data[MIME]!.snapshot.run!.state, 'ok');
-    return outputs.slice(1).map(({ text }) => text);
+    return [keeper.isIncomplete(strip), ...outputs.slice(1).map(({ text }) => text)];
   };
   const stream = (text: string) => ({ output_type: 'stream', name: 'stdout', text });
-  assert.deepEqual(await kept([stream(' 0 │ one\n10 │ one\n')]), [' 0 │ one\n10 │ one\n']);
-  assert.deepEqual(await kept([stream('one\n')]), ['one\n']);
-  assert.deepEqual(await kept([]), [' 0 │ one\n 0 │ \n 0 │ two\n'], 'where nothing was shown');
+  const all = ' 0 │ one\n10 │ one\n 0 │ two\n';
+  assert.deepEqual(await kept([stream(' 0 │ one\n10 │ one\n')]), [false, all]);
+  assert.deepEqual(await kept([]), [false, all]);
+  const otherwise = '10 │ one\n 0 │ one\n';
+  assert.deepEqual(await kept([stream(otherwise)]), [true, otherwise], 'until the user asks for it');
 });

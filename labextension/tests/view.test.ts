@@ -99,6 +99,12 @@ test('in a cell a rank shows its output until it is clicked again, and the head 
   assert.ok(output.hidden);
   row(0).click();
   assert.match(textOf(host, '.jsky-output-head'), /The cell shows what this rank prints/);
+  const shown = withOutput(sample(), 'one\n', 0);
+  showInCell(shown, { isIncomplete: true });
+  assert.deepEqual(texts(host, '.jsky-text-line'), ['one'], 'the cell lacks some of it');
+  shown.run!.state = 'ok';
+  showInCell(shown, { isIncomplete: true });
+  assert.match(textOf(host, '.jsky-output-head'), /"Show missing output" has what this rank has printed/);
   row(0).dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true }));
   assert.ok(output.hidden);
   const chosen = actions.map((action) => action.kind === 'select' && action.rank);

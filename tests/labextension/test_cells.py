@@ -189,6 +189,39 @@ def test_a_reload_in_the_middle_of_a_run(
     assert "step 12\n" in printed.text
 
 
+def test_what_several_ranks_have_printed_is_there_after_a_reload(
+    open_notebook: Open, tmp_path: Path
+) -> None:
+    user = open_notebook("lab", "reloaded-several")
+    user.run(LOAD)
+    end = tmp_path / "end"
+    code = ENDLESS.replace("--nodes 2", "--nodes 2 --stdout all").format(end=str(end))
+    cell = user.start(code)
+    cell.locator(".jp-RenderedText").get_by_text("1 │ step 3").wait_for()
+    user.saved()
+    user.load_again()
+
+    cell = user.cell("step in itertools")
+    user.wait_for_state(cell, "Running")
+    strip = user.strip(cell)
+    strip.get_by_role("button", name="Show missing output").wait_for()
+    opener = strip.get_by_role("button", name=re.compile("^Running"))
+    if opener.get_attribute("aria-expanded") == "false":
+        opener.click()
+    strip.get_by_role("option", name="rank 1,").click()
+    log = strip.get_by_role("log", name="Output of rank 1")
+    log.get_by_text("step 9", exact=True).wait_for()
+    strip.get_by_role("button", name="Show missing output").click()
+    shown = cell.locator(".jp-RenderedText")
+    for rank in range(2):
+        shown.get_by_text(f"{rank} │ step 9").wait_for()
+    strip.get_by_text("The cell shows what this rank prints.").wait_for()
+    end.touch()
+    user.wait_for_state(cell, "Finished")
+    for rank in range(2):
+        shown.get_by_text(f"{rank} │ step 12").wait_for()
+
+
 def test_a_reload_in_the_middle_of_a_loop_that_clears_its_output(
     open_notebook: Open, tmp_path: Path
 ) -> None:

@@ -12,12 +12,15 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.api.prompts.prompter import Prompter
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.record import KEPT
 from jupyter_sky.cluster.runs.task import HangNotice
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.kernel import is_ending
+from jupyter_sky.notebook.output.plain_output import PlainOutput
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.output.renderer import Renderer
 from jupyter_sky.notebook.panel.manager import PanelManager
+from jupyter_sky.transport.protocol.events import Display, Output
 
 
 def follow(
@@ -70,7 +73,15 @@ def follow(
     strip = panels.strip(cluster, run.id)
     is_safe = (display or panels.display) == "safe"
     renderer = Renderer(shell, run.task.show, is_safe, strip.show if strip.is_output else None)
+    output = PlainOutput(run.task.show, KEPT) if len(run.task.show) > 1 else None
+    if output:
+        panels.keep_output(run.id, lambda: output.kept)
     notices, hang = NoticeLine(shell, cluster.name), NoticeLine(shell, cluster.name)
+
+    def on_output(event: Output | Display) -> None:
+        if output:
+            output.add(event)
+        renderer.render(event, flush=run.nothing_waits)
 
     def on_notice(text: str) -> None:
         renderer.flush(waits=False)
@@ -86,7 +97,7 @@ def follow(
     try:
         with _completing(renderer):
             run.follow(
-                lambda event: renderer.render(event, flush=run.nothing_waits),
+                on_output,
                 begun=strip.show,
                 timeout=timeout,
                 sending=sending.update if sending else lambda progress: None,

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jupyter_sky.api.display.rank_output import OutputDecoder, gap, skipped_displays
+from jupyter_sky.cluster.snapshot import KeptOutput
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.output.inplace_lines import FinalLines
 from jupyter_sky.notebook.output.ranks.label import label, label_width
 from jupyter_sky.transport.protocol.events import Display, Output
 
-_KEPT = 64 * 1024  # bytes, at most
+_KEPT = 64 * 1024  # bytes, at most, unless more are asked for
 _JOINED = 4 * 1024  # bytes up to which lines of a rank are joined
 _Stream = tuple[int, str]  # of a rank
 
@@ -39,9 +40,12 @@ class PlainOutput:
     ranks
         The shown ranks. If there are several, each line begins with its rank, and a rank that
         clears the output clears its own.
+    limit
+        Bytes to keep.
     """
 
-    def __init__(self, ranks: Sequence[int]) -> None:
+    def __init__(self, ranks: Sequence[int], limit: int = _KEPT) -> None:
+        self._limit = limit
         self._width = label_width(ranks)
         self._pieces: deque[_Piece] = deque()
         self._size, self._has_dropped = 0, False
@@ -56,15 +60,21 @@ class PlainOutput:
 
         Before it, a line says where some was not kept.
         """
+        kept = self.kept
+        notice = "[… what was printed before this is not kept here …]\n" if kept.is_cut else ""
+        return f"{notice}{kept.text}"
+
+    @property
+    def kept(self) -> KeptOutput:
+        """The output as far as it is kept; callable from any thread."""
         last = [(rank, lines) for (rank, _), lines in list(self._last.items()) if lines.text]
         text = "\n".join(self._labelled(rank, lines.text) for rank, lines in last)
         end = "\n" if last and last[-1][1].is_complete else ""
         kept = b"".join(piece.data for piece in list(self._pieces))
         whole = kept + f"{text}{end}".encode()
-        is_end = self._has_dropped or len(whole) > _KEPT
-        notice = "[… what was printed before this is not kept here …]\n" if is_end else ""
+        is_end = self._has_dropped or len(whole) > self._limit
         # The kept output may begin in the middle of a character.
-        return notice + whole[-_KEPT:].decode(errors="ignore")
+        return KeptOutput(whole[-self._limit :].decode(errors="ignore"), is_end)
 
     def add(self, event: Output | Display) -> None:
         """Add output or a display of a rank."""
@@ -147,7 +157,7 @@ class PlainOutput:
 
     def _drop_oldest(self) -> None:
         """Drop what there is no room for."""
-        while (excess := self._size - _KEPT) > 0:
+        while (excess := self._size - self._limit) > 0:
             first = self._pieces[0]
             dropped = min(excess, len(first.data))
             self._size -= dropped

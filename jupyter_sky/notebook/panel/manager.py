@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.snapshot import Snapshot
+from jupyter_sky.cluster.snapshot import KeptOutput, Snapshot
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.panel.static_view import headline, is_going_on
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jupyter_sky.notebook.panel.widget import Panel
 
 _REMEMBERED = 64  # number of runs that a page can still ask to stop
+_REMEMBERED_OUTPUTS = 16  # number of runs of which output is kept
 _WORTH_A_LINE = 1.0  # least seconds of a run for which a terminal shows how it ended
 
 
@@ -74,6 +75,7 @@ class PanelManager:
         self._has_widgets = self._has_page
         self._known: set[str] = set()
         self._clusters: dict[str, Cluster] = {}
+        self._outputs: dict[str, Callable[[], KeptOutput]] = {}  # of several ranks
         self._is_open = False
         self._answer: Answering = _no_answer
 
@@ -121,6 +123,25 @@ class PanelManager:
             if len(self._clusters) > _REMEMBERED:
                 del self._clusters[next(iter(self._clusters))]
         return partial(cluster.snapshot, None, run)
+
+    def keep_output(self, run: str, output: Callable[[], KeptOutput]) -> None:
+        """Keep what several ranks print in a run, to show it again after a reload of the page.
+
+        Parameters
+        ----------
+        run
+            The id of the run.
+        output
+            Returns it, as far as it is kept; called in any thread.
+        """
+        self._outputs[run] = output
+        while len(self._outputs) > _REMEMBERED_OUTPUTS:
+            del self._outputs[next(iter(self._outputs))]
+
+    def kept_output(self, run: str) -> KeptOutput:
+        """Return what several ranks have printed in a run, as far as it is kept."""
+        output = self._outputs.get(run)
+        return output() if output else KeptOutput("", is_cut=True)
 
     def show(self, cluster: Cluster) -> bool:
         """Show the last run of a cluster in the current cell; return whether a page can show it."""

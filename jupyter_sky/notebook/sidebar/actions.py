@@ -96,7 +96,7 @@ class SidebarActions:
         """
         cluster = self._cluster(request.get("cluster"))
         if request.get("action") == "record":
-            return _record(cluster, str(request.get("run")))
+            return self._record(cluster, str(request.get("run")))
         if request.get("action") == "runs":
             return json.dumps({"ended": cluster.ended_runs()})
         if request.get("action") == "page":
@@ -141,22 +141,23 @@ class SidebarActions:
                 return self._session.down(cluster.name)
         raise UsageError(f"this version of jupyter_sky does not know {request.get('action')!r}.")
 
+    def _record(self, cluster: Cluster, run: str) -> str:
+        """Return how a run goes or how it ended, as JSON: a `Record` of the server's schema."""
+        snapshot = cluster.snapshot(run=run)
+        if snapshot["run"] is None:
+            raise SkyError("that run is no longer known.")
+        bundle = record_bundle(snapshot, is_open=False)
+        record = {"snapshot": snapshot, "html": bundle["text/html"], "plain": bundle["text/plain"]}
+        is_of_several = len(snapshot["run"]["shown"]) > 1
+        panels = self._session.panels
+        output = panels.kept_output(run) if is_of_several else cluster.run_output(run)
+        return json.dumps({**record, "text": output.text, "cut": output.is_cut})
+
     def _cluster(self, identity: object) -> Cluster:
         for cluster in [*self._session.connected_clusters(), *pools_up.clusters()]:
             if cluster.id == identity:
                 return cluster
         raise SkyError("this notebook is no longer connected to that cluster.")
-
-
-def _record(cluster: Cluster, run: str) -> str:
-    """Return how a run goes or how it ended, as JSON: a `Record` of the server's schema."""
-    snapshot = cluster.snapshot(run=run)
-    if snapshot["run"] is None:
-        raise SkyError("that run is no longer known.")
-    bundle = record_bundle(snapshot, is_open=False)
-    record = {"snapshot": snapshot, "html": bundle["text/html"], "plain": bundle["text/plain"]}
-    output = cluster.run_output(run)
-    return json.dumps({**record, "text": output.text, "cut": output.is_cut})
 
 
 def _answer(cluster: Cluster, question: object) -> str:

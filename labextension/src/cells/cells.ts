@@ -8,7 +8,6 @@ import { JSONExt } from '@lumino/coreutils';
 import type { Record as RunRecord } from '../api.ts';
 import type { Place } from '../action.ts';
 import type { Run } from '../snapshot.ts';
-import { linesOf } from '../text.ts';
 import { MIME, toSaved, type RunOutput } from './record.ts';
 
 /** Lines of a run in the background that its cell shows, as the kernel does. */
@@ -139,25 +138,12 @@ function textOf(printed: IOutput[]): string {
 }
 
 /** Whether a cell has the beginning of what a run has printed, with nothing else in between, so that a
-    record has more. It has the text of one rank: where the cell shows several, that must not take the
-    place of what the others have printed. */
+    record has more. */
 export function hasBeginning({ model }: CodeCell, { snapshot, text }: RunRecord): boolean {
   const { own } = partsOf(model.outputs.toJSON(), snapshot.run!);
   const { printed, rest } = aroundPrinted(own.slice(1));
-  const there = textOf(printed);
-  const isLess = text.startsWith(there) && (there === '' || snapshot.run!.shown.length < 2);
+  const isLess = text.startsWith(textOf(printed));
   return rest.length === 0 && printed.every(({ name }) => name === 'stdout') && isLess;
-}
-
-/** Returns what the first of the shown ranks has printed as the kernel shows it: where there are others,
-    each line begins with the rank's number. */
-function labelled(text: string, shown: number[]): string {
-  if (shown.length < 2) {
-    return text;
-  }
-  const label = `${String(shown[0]).padStart(String(Math.max(...shown)).length)} │ `;
-  const lines = linesOf(text);
-  return lines.map((line, at) => (line || at < lines.length - 1 ? `${label}${line}` : '')).join('\n');
 }
 
 /** Returns the output that shows a run. */
@@ -175,7 +161,7 @@ export function outputOf({ snapshot, html, plain }: RunRecord, open: boolean): I
 function joined(there: string, text: string, missing: string): string {
   const lines = there.slice(0, there.lastIndexOf('\n') + 1); // the last one may not be complete
   const first = text.slice(0, text.indexOf('\n') + 1) || text;
-  for (let at = lines.indexOf(first); at >= 0; at = lines.indexOf(first, at + 1)) {
+  for (let at = first ? lines.indexOf(first) : -1; at >= 0; at = lines.indexOf(first, at + 1)) {
     if (text.startsWith(lines.slice(at))) {
       return `${lines.slice(0, at)}${text}`;
     }
@@ -196,8 +182,7 @@ export function replaceOutputs({ model }: CodeCell, record: RunRecord, missing: 
     return;
   }
   const { before, printed, rest } = aroundPrinted(below);
-  const kept = labelled(record.text, record.snapshot.run!.shown);
-  const text = record.cut ? joined(textOf(printed), kept, missing) : kept;
+  const text = record.cut ? joined(textOf(printed), record.text, missing) : record.text;
   const restored = text ? [{ output_type: 'stream' as const, name: 'stdout', text }] : [];
   model.outputs.fromJSON([...above, shown, ...before, ...restored, ...rest, ...after]);
 }

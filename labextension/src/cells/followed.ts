@@ -1,5 +1,5 @@
 /* The ranks that the user has selected in strips, where no kernel sends their output to this page: it
-   comes from their logs. */
+   comes from their logs. Those that a cell shows have theirs there, unless it lacks some. */
 
 import type { Follow } from '../sidebar/ranks.ts';
 import { Tail } from '../tail.ts';
@@ -9,11 +9,13 @@ import type { RunStrip } from './strip.ts';
 export class FollowedRanks {
   readonly #feed: Feed;
   readonly #follow: Follow;
+  readonly #isIncomplete: (strip: RunStrip) => boolean;
   readonly #ends = new Map<RunStrip, () => void>();
 
-  constructor(feed: Feed, follow: Follow) {
+  constructor(feed: Feed, follow: Follow, isIncomplete: (strip: RunStrip) => boolean) {
     this.#feed = feed;
     this.#follow = follow;
+    this.#isIncomplete = isIncomplete;
   }
 
   /** Follows the rank that is selected in a strip, if there is one and somebody has to. */
@@ -26,7 +28,7 @@ export class FollowedRanks {
     if (this.#feed.isHeard(run) || this.#feed.get(run)?.isLost) {
       return;
     }
-    if (!snapshot.run?.shown.includes(rank)) {
+    if (!snapshot.run?.shown.includes(rank) || this.#isIncomplete(strip)) {
       const tail = new Tail(() => {
         if (this.#ends.get(strip) === end) {
           this.#feed.setOutput(run, rank, tail.text);

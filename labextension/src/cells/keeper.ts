@@ -99,8 +99,7 @@ export class Keeper {
     return this.#here.has(run) || this.#clusters.trouble !== null;
   }
 
-  /** Whether text of a strip's run did not reach this page, and a kernel may have it. The
-      record has that of one rank, which is not enough where the cell shows several. */
+  /** Whether text of a strip's run did not reach this page, and a kernel may have it. */
   isIncomplete(strip: RunStrip): boolean {
     const { run, snapshot } = strip;
     if (!run || !snapshot?.run || this.#here.has(run) || this.#restored.has(run)) {
@@ -109,7 +108,7 @@ export class Keeper {
     if (this.#feed.get(run)?.isLost || !this.hasKernel(strip)) {
       return false;
     }
-    return this.#asked.has(run) && !snapshot.run.background && snapshot.run.shown.length === 1;
+    return this.#asked.has(run) && !snapshot.run.background && snapshot.run.shown.length > 0;
   }
 
   /** Whether a kernel that knows the run exists, according to the server. */
@@ -299,7 +298,8 @@ export class Keeper {
 
   /** Returns a line for where output may be missing that neither cell nor record has. */
   #missingIn({ snapshot }: RunRecord): string {
-    const [rank] = snapshot.run!.shown;
+    const { shown } = snapshot.run!;
+    const rank = shown.length > 1 ? 'RANK' : shown[0];
     return this.#trans.__(
       '[… some output may be missing here: %1 has all of it …]',
       `\`%sky logs ${rank} --save FILE\``

@@ -50,8 +50,10 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const feed = new Feed();
     const cells = new Cells(tracker);
     const keeper = new Keeper(clusters, feed, cells, trans);
-    const ranks = new FollowedRanks(feed, (cluster, rank, onChunk) =>
-      follow(clusters.client, cluster, rank, LINES, onChunk)
+    const ranks = new FollowedRanks(
+      feed,
+      (cluster, rank, onChunk) => follow(clusters.client, cluster, rank, LINES, onChunk),
+      (strip) => keeper.isIncomplete(strip)
     );
     const page = new NotebookPage(app, clusters, feed, cells, keeper, ranks);
     registry.addFactory(
@@ -170,6 +172,10 @@ class NotebookPage implements Page {
 
   isIncomplete(strip: RunStrip): boolean {
     return this.#keeper.isIncomplete(strip);
+  }
+
+  followSelected(strip: RunStrip): void {
+    this.#ranks.follow(strip);
   }
 
   address(path: string): string {

@@ -22,6 +22,8 @@ export interface Page {
   act(action: Action, strip: RunStrip): void;
   /** Whether text of a run is missing in the cell of a strip. */
   isIncomplete(strip: RunStrip): boolean;
+  /** Follows the rank that is selected in a strip, if somebody has to. */
+  followSelected(strip: RunStrip): void;
   /** Returns a function that answers questions about a strip's cluster, or null. */
   askOf(strip: RunStrip): Ask | null;
   attached(strip: RunStrip): void;
@@ -58,6 +60,7 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
   /** Of when it was taken out of the page, and of the strip whose view it has taken over. */
   #marks: Marks | null = null;
   #taken: Marks | null = null;
+  #isIncomplete = false;
 
   constructor(feed: Feed, page: Page, trans: TranslationBundle) {
     super();
@@ -113,18 +116,24 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
       return;
     }
     const known = this.run ? this.#feed.get(this.run) : undefined;
+    const isIncomplete = this.#page.isIncomplete(this);
     const place = {
       kind: 'cell' as const,
       open: opened.get(this.run ?? '') ?? this.#output?.open ?? false,
       note: known?.note ?? '',
       isLost: known?.isLost ?? false,
-      isIncomplete: this.#page.isIncomplete(this),
+      isIncomplete,
       hasSidebar: this.#page.hasSidebar,
       address: (path: string) => this.#page.address(path),
       ask: this.#page.askOf(this),
       usage: usageOf(this.run ?? '')
     };
     render(this.node, snapshot, (action) => this.#act(action), this.#trans, place);
+    const isNews = isIncomplete !== this.#isIncomplete;
+    this.#isIncomplete = isIncomplete;
+    if (isNews && this.isAttached) {
+      this.#page.followSelected(this);
+    }
   }
 
   override dispose(): void {

@@ -241,6 +241,14 @@ def test_a_page_can_ask_how_a_run_ended(notebook: LiveNotebook) -> None:
     assert (record["text"], record["cut"]) == ("step 0\nstep 1\nstep 2\n", False)
     assert Tags(record["html"]).tags >= {"details", "pre"}
 
+    # With several ranks, it is what the cell shows of all of them.
+    cell = notebook.succeed("%%sky --stdout all\nprint('done')")
+    record = notebook.ask_action(
+        {"action": "record", "cluster": cluster, "run": cell.snapshot["run"]["id"]}
+    )
+    assert sorted(record["text"].splitlines()) == ["0 │ done", "1 │ done"]
+    assert not record["cut"]
+
 
 def test_nothing_a_rank_prints_becomes_markup(notebook: LiveNotebook) -> None:
     cell = notebook.succeed("%%sky --ranks all\nprint('<script>alert(1)</script>\\x1b]0;x\\x07')")
