@@ -230,7 +230,9 @@ def _state(
         return "starting"
     if live and snapshot:
         phase: ClusterStatus = snapshot["cluster"]["phase"]
-        return "running" if live[0].is_running else phase
+        # Also a run that this kernel did not begin, as that of a terminal.
+        is_busy = phase == "ready" and any(rank["phase"] == "running" for rank in snapshot["ranks"])
+        return "running" if live[0].is_running or is_busy else phase
     if live or not isinstance(row, RegistryRow) or row.is_elsewhere:
         return "unknown"
     if not row.machines:

@@ -22,11 +22,12 @@ test('the end of a run is asked for again, unless nobody knows it', async (t) =>
   let compare = () => {};
   let answer = { status: 409, message: 'the kernel does not answer' };
   let asked = 0;
+  let state = 'running';
   const clusters = {
     changed: { connect: (slot: () => void) => (compare = slot) },
     client: { record: () => (asked++, Promise.reject(answer)) },
     entries: [],
-    find: () => ({ kernels: [{ id: 'k1' }], snapshot: null }),
+    find: () => ({ kernels: [{ id: 'k1' }], snapshot: null, state }),
     trouble: null
   } as unknown as IClusters;
   const cells = { cellOf: () => ({}) } as unknown as Arguments[2];
@@ -47,9 +48,14 @@ test('the end of a run is asked for again, unless nobody knows it', async (t) =>
   assert.deepEqual(await noted(), ['the kernel does not answer', false, 1]);
   assert.ok(keeper.isIncomplete(strip));
   answer = { status: 404, message: 'nobody knows' };
-  assert.deepEqual(await noted(), ['How this run ended is no longer known.', true, 2]);
+  // The kernel was restarted, and is connected again.
+  const mayGoOn = 'No kernel knows this run, which may go on: `%sky attach` shows what runs.';
+  assert.deepEqual(await noted(), [mayGoOn, false, 2]);
   assert.ok(!keeper.isIncomplete(strip), 'nor what it has printed');
-  assert.deepEqual(await noted(), ['How this run ended is no longer known.', true, 2]);
+  state = 'ready';
+  assert.deepEqual(await noted(), ['How this run ended is no longer known.', true, 3]);
+  assert.ok(!keeper.isIncomplete(strip));
+  assert.deepEqual(await noted(), ['How this run ended is no longer known.', true, 3]);
 });
 
 test('a run whose kernel is gone has not ended before its nodes have said so', (t) => {

@@ -280,6 +280,15 @@ test('buttons do what they say, where it can be done', () => {
     ['where', 'c1', 2]
   ]);
   assert.deepEqual(disabledIn(host), ['Stop its machines and keep their disks…']);
+  // What runs is of a terminal, and the run that is shown of the notebook is over.
+  const over = sample();
+  over.run!.state = 'ok';
+  looker.show(sampleEntry({ snapshot: over }));
+  assert.ok(host.querySelector<HTMLElement>('.jsky-stop')!.hidden);
+  const stop = host.querySelector<HTMLElement>('[aria-label="Stop the current run"]')!;
+  assert.ok(!stop.hidden);
+  looker.show(sampleEntry());
+  assert.ok(stop.hidden, 'the view has its own');
   looker.show(sampleEntry({ state: 'unknown', kernels: [], line: null }));
   assert.deepEqual(disabledIn(host), ['Show what each rank is doing…', 'Copy the line that starts this cluster']);
 });

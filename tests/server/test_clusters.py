@@ -207,6 +207,24 @@ def test_two_notebooks_have_two_clusters_and_can_share_one(server: Server, opene
     assert "one" not in server.clusters()
 
 
+def test_a_run_whose_kernel_was_killed_is_shown_by_another_notebook(
+    server: Server, opened: Open
+) -> None:
+    first, second = opened("first.ipynb"), opened("second.ipynb")
+    first.run("%%sky --nodes 1 --cluster left\npass")
+    second.run("%sky attach left")
+    pid = second.pid  # it cannot be asked later
+    cell = second.start("%%sky\nprint('on', flush=True)\nimport time\ntime.sleep(600)")
+    second.until(cell, lambda cell: "on" in cell.stdout)
+    os.kill(pid, signal.SIGKILL)
+    entry = server.until(
+        "left", lambda entry: entry["state"] == "running" and len(entry["kernels"]) == 1
+    )
+    assert entry["snapshot"]["run"]["state"] == "ok", "that of the first notebook"
+    assert server.act(entry, "interrupt", {"run": None}).json == {"said": "left: stopping"}
+    server.until("left", lambda entry: entry["state"] == "ready")
+
+
 def test_a_notebook_that_ends_takes_back_what_it_told(server: Server) -> None:
     kernel = server.open("ends.ipynb")
     kernel.run("%sky up --nodes 1 --cluster left")

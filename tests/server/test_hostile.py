@@ -20,6 +20,7 @@ from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory import kernel_files, registry
 from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile, Unreadable
 from jupyter_sky.cluster.inventory.storage import processes
+from jupyter_sky.cluster.state import RankPhase
 from jupyter_sky.server import cluster_list
 from jupyter_sky.server.kernel_reports import KernelReports
 from tests.notebook.panel import samples
@@ -205,8 +206,8 @@ def test_a_clock_that_is_set_ends_no_kernel(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_clock_that_is_set_back_gives_an_idle_cluster_no_more_time(tmp_path: Path) -> None:
     registry.record("0000000c", "quiet", "local", {"nodes": 1, "idle_timeout": 60.0})
-    snapshot = samples.snapshot()
-    snapshot["run"] = None
+    snapshot = samples.snapshot(nodes=1)
+    snapshot["run"], snapshot["ranks"][0]["phase"] = None, RankPhase.IDLE
     later = time.time() + 3600
     report = ClusterReport("0000000c", snapshot, idle_since=later)
     kernel_files.write(tmp_path, KernelFile("k", "/n.ipynb", later, (report,)))

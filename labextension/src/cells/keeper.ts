@@ -34,6 +34,8 @@ export class Keeper {
   readonly #asked = new Set<string>();
   /** Runs whose end is being asked for. */
   readonly #saving = new Set<string>();
+  /** Runs that no kernel knows. */
+  readonly #unknown = new Set<string>();
   #timer: ReturnType<typeof setInterval> | undefined;
 
   constructor(clusters: IClusters, feed: Feed, cells: Cells, trans: TranslationBundle) {
@@ -103,6 +105,9 @@ export class Keeper {
   isIncomplete(strip: RunStrip): boolean {
     const { run, snapshot } = strip;
     if (!run || !snapshot?.run || this.#here.has(run) || this.#restored.has(run)) {
+      return false;
+    }
+    if (this.#unknown.has(run)) {
       return false;
     }
     if (this.#feed.get(run)?.isLost || !this.hasKernel(strip)) {
@@ -183,6 +188,7 @@ export class Keeper {
     } else if (entry.snapshot?.run?.id === run) {
       const isNew = !this.#asked.has(run);
       this.#asked.add(run);
+      this.#unknown.delete(run);
       this.#feed.take(entry.snapshot, 'server');
       if (isNew) {
         strip.refresh();
@@ -206,6 +212,16 @@ export class Keeper {
           )
         : this.#trans.__('The kernel ended before this run did: how the run ended is not known.');
     this.#feed.explain(run, note, !isUnknown && state !== 'running');
+  }
+
+  /** Says what is known of a run that no kernel knows: one that was restarted may have been connected
+      to its cluster again. */
+  #explainUnknown(run: string, entry: Entry | undefined): void {
+    const mayGoOn = entry?.state === 'running';
+    const note = mayGoOn
+      ? this.#trans.__('No kernel knows this run, which may go on: %1 shows what runs.', '`%sky attach`')
+      : this.#trans.__('How this run ended is no longer known.');
+    this.#feed.explain(run, note, !mayGoOn);
   }
 
   /** Saves the end of a run if the kernel's own message does not reach the notebook. */
@@ -243,10 +259,12 @@ export class Keeper {
       }
     } catch (error) {
       const { status, message } = error as RequestError;
-      // Otherwise the kernel or the server does not answer now, and is asked again.
-      const isUnknown = status === 404;
-      const note = isUnknown ? this.#trans.__('How this run ended is no longer known.') : plain(message);
-      this.#feed.explain(run, note, isUnknown);
+      if (status === 404) {
+        this.#unknown.add(run);
+        this.#explainUnknown(run, this.#entryOf(strip));
+      } else {
+        this.#feed.explain(run, plain(message), false); // it is asked again
+      }
     } finally {
       this.#saving.delete(run);
     }

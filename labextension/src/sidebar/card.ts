@@ -139,10 +139,12 @@ export class Card {
     this.#ranks.show(null);
   }
 
-  /** The view of an opened card has a Stop of its own. */
+  /** The view of an opened card has a Stop of its own, unless it is a run that no kernel tells of, as that
+      of a terminal. */
   #showStop(): void {
     const { state, snapshot } = this.#entry;
-    setShown(this.#stop, state === 'running' && !(this.#open && snapshot));
+    const shown = this.#open ? snapshot?.run?.state : undefined;
+    setShown(this.#stop, state === 'running' && shown !== 'running' && shown !== 'waiting');
   }
 
   #showUsers(): void {
