@@ -211,7 +211,7 @@ def test_a_run_whose_kernel_was_killed_is_shown_by_another_notebook(
     server: Server, opened: Open
 ) -> None:
     first, second = opened("first.ipynb"), opened("second.ipynb")
-    first.run("%%sky --nodes 1 --cluster left\npass")
+    first.run("%%sky --nodes 1 --cluster left --idle-timeout 1h\npass")
     second.run("%sky attach left")
     pid = second.pid  # it cannot be asked later
     cell = second.start("%%sky\nprint('on', flush=True)\nimport time\ntime.sleep(600)")
@@ -221,8 +221,10 @@ def test_a_run_whose_kernel_was_killed_is_shown_by_another_notebook(
         "left", lambda entry: entry["state"] == "running" and len(entry["kernels"]) == 1
     )
     assert entry["snapshot"]["run"]["state"] == "ok", "that of the first notebook"
+    stopped = time.time()
     assert server.act(entry, "interrupt", {"run": None}).json == {"said": "left: stopping"}
-    server.until("left", lambda entry: entry["state"] == "ready")
+    entry = server.until("left", lambda entry: entry["state"] == "ready")
+    assert time.time() - (3600 - entry["idle"]["left"]) > stopped, "idle since this run"
 
 
 def test_a_notebook_that_ends_takes_back_what_it_told(server: Server) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ class StatePublisher:
         self._clusters: dict[str, Cluster] = {}
         self._errors: dict[str, str] = {}
         self._idle_since: dict[str, float] = {}
+        self._busy: set[str] = set()  # clusters on which something ran when they were last seen
         self._notebook = notebook_path(shell)
         self._closed = False
         self._news: tuple[object, ...] = ()
@@ -110,10 +112,18 @@ class StatePublisher:
 
     def _report(self, cluster: Cluster) -> ClusterReport:
         snapshot: dict[str, Any] = dict(cluster.snapshot())
-        run = snapshot["run"]
-        idle_since = self._idle_since.get(cluster.id)
-        if cluster.state.busy_runs:
-            idle_since = None
-        elif run and run["state"] != "running":
-            idle_since = run["started"] + run["seconds"]
+        idle_since = self._idle_since_of(cluster, snapshot["run"])
         return ClusterReport(cluster.id, snapshot, idle_since, self._errors.get(cluster.id, ""))
+
+    def _idle_since_of(self, cluster: Cluster, run: Mapping[str, Any] | None) -> float | None:
+        if cluster.state.busy_runs:
+            self._busy.add(cluster.id)
+            return None
+        if cluster.id in self._busy:
+            self._busy.discard(cluster.id)
+            # What ran may be of another notebook, which alone knows when exactly it ended.
+            self._idle_since[cluster.id] = time.time()
+        ends = [self._idle_since[cluster.id]] if cluster.id in self._idle_since else []
+        if run and run["state"] != "running":
+            ends.append(run["started"] + run["seconds"])
+        return max(ends, default=None)
