@@ -330,6 +330,21 @@ def test_it_stops_in_no_process_that_the_cell_forks(pair: LiveNotebook) -> None:
     assert cell.stdout.endswith("\n3\n16\n")
 
 
+def test_it_stops_at_no_error_of_a_process_that_the_cell_forks(pair: LiveNotebook) -> None:
+    cell = pair.run(
+        "%%sky --pdb --ranks 0\n"
+        "import os, warnings\n"
+        # Python 3.12 warns of forks beside threads.
+        "warnings.simplefilter('ignore', DeprecationWarning)\n"
+        "if not (child := os.fork()): raise ValueError('in the child')\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
+        keyboard=True,
+    )
+    assert cell.error is None, cell.traceback
+    assert cell.stdout == "1\n"
+    assert cell.stderr.endswith(": in the child\n")
+
+
 def test_what_cannot_be_sent_or_chosen_is_asked_again(pair: LiveNotebook) -> None:
     cell = talk(
         pair,

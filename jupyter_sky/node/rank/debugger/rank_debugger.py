@@ -162,6 +162,7 @@ class RankDebugger:
 
         Its prompts would be taken for its parent's, and their answers would not reach it.
         """
+        self._stops = False
         if self._pdb is not None:
             sys.settrace(None)
 
