@@ -306,8 +306,7 @@ class ForkServer:
         environment.protect({**self._spec.env, **request["env"]})
         os.environ[_RANK_PID] = str(os.getpid())
         os.environ["JUPYTER_SKY_LOG_FD"] = str(log)
-        with contextlib.suppress(OSError):
-            os.chdir(self._spec.cwd)  # which may have been replaced since this process started
+        _enter(self._spec.cwd)
         sys.argv = [""]  # a script that parses its arguments must not see those of the fork server
         draw_seeds()
         RankWorker(
@@ -347,6 +346,27 @@ class ForkServer:
         kill_descendants()
         shutil.rmtree(self._spec.blobs, ignore_errors=True)
         Path(self._spec.socket).unlink(missing_ok=True)
+
+
+def _enter(folder: str) -> None:
+    """Enter the working folder, which may have been replaced since this process started.
+
+    If it is gone, a rank begins elsewhere: without a folder it would end, and so would the next.
+    """
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+    with contextlib.suppress(OSError):
+        Path.cwd()
+        return
+    for place in ("~", "/"):
+        with contextlib.suppress(OSError, RuntimeError):  # there need not be a home
+            os.chdir(Path(place).expanduser())
+            break
+    print(
+        f"The working folder {folder} is gone, and this rank begins in {Path.cwd()}: make it "
+        "again, and `%sky restart` lets ranks begin there.",
+        file=sys.stderr,
+    )
 
 
 def end_with_parent() -> None:

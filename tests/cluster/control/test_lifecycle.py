@@ -174,6 +174,24 @@ def test_a_restarted_rank_leaves_and_what_it_started_ends_but_not_what_others_st
     assert [path.name for path in tmp_path.iterdir()] == [str(first.pid)]
 
 
+def test_a_rank_whose_working_folder_is_gone_begins_elsewhere_and_says_so(
+    new, tmp_path: Path, monkeypatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        patch.chdir(folder)
+        cells = new(nodes=2, framework=False)
+    cells.run("import os\nkept = 1")
+    folder.rmdir()
+    cells.cluster.restart([0])
+    # A cell takes it to the folder of the notebook, which is another one by now.
+    assert cells.ask("__import__('os').getcwd()", ranks=[0]) == [str(Path.cwd())]
+    log = cells.cluster.log(0, tail=10).data.decode()
+    assert f"The working folder {folder} is gone, and this rank begins in {Path.home()}: " in log
+    assert cells.ask("kept", ranks=[1]) == [1]
+
+
 def test_plugins_leave_when_the_cluster_goes_down(tmp_path: Path) -> None:
     note = tmp_path / "left"
 
