@@ -27,8 +27,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgpack
-import psutil
 
+from jupyter_sky.node.forking.descendants import (
+    RANK_PID,
+    kill_all,
+    kill_descendants,
+    kill_group,
+    pipes_of,
+)
 from jupyter_sky.node.forking.template import leave_template, tell_template, write_command
 from jupyter_sky.node.packages import overlay
 from jupyter_sky.serialization import imported_versions
@@ -37,7 +43,7 @@ from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from jupyter_sky.transport.templates.import_path import import_path, own_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from jupyter_sky.node.rank.ipython.shell import RankShell
     from jupyter_sky.transport.protocol.rank_messages import (
@@ -49,9 +55,6 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
-
-_RANK_PID = "JUPYTER_SKY_RANK_PID"
-"""The variable that tells which rank a process descends from."""
 
 _DESCRIPTORS = 6
 """Sockets, pipes and the file that come with the request for a rank."""
@@ -208,7 +211,7 @@ class ForkServer:
         self._wakeup = wakeup
         self._shell = shell
         self._spec = spec
-        self._ranks: set[int] = set()
+        self._ranks: dict[int, frozenset[str]] = {}  # with the names of their pipes
 
     def serve(self) -> None:
         """Serve the agent until it ends, then end the ranks."""
@@ -240,7 +243,7 @@ class ForkServer:
             reason = error.strerror or str(error)
             self._send({"not_forked": request["rank"], "reason": reason})
         else:
-            self._ranks.add(pid)
+            self._ranks[pid] = pipes_of(fds)
             self._send({"forked": request["rank"], "pid": pid})
         finally:
             for fd in fds:
@@ -304,7 +307,7 @@ class ForkServer:
             os.umask(self._spec.umask)
         os.environ.update(request["env"])
         environment.protect({**self._spec.env, **request["env"]})
-        os.environ[_RANK_PID] = str(os.getpid())
+        os.environ[RANK_PID] = str(os.getpid())
         os.environ["JUPYTER_SKY_LOG_FD"] = str(log)
         _enter(self._spec.cwd)
         sys.argv = [""]  # a script that parses its arguments must not see those of the fork server
@@ -321,6 +324,7 @@ class ForkServer:
 
     def _reap(self) -> None:
         ended: dict[int, int] = {}
+        pipes: dict[int, frozenset[str]] = {}
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -328,11 +332,11 @@ class ForkServer:
                     break
                 # As the subreaper, the fork server also gets the orphans that ranks leave behind.
                 if pid in self._ranks:
-                    self._ranks.discard(pid)
+                    pipes[pid] = self._ranks.pop(pid)
                     kill_group(pid)
                     ended[pid] = os.waitstatus_to_exitcode(status)
         if ended:
-            kill_descendants(of=ended)
+            kill_descendants(pipes, besides=self._ranks)
         for pid, code in ended.items():
             self._send({"exited": pid, "status": code})
 
@@ -343,7 +347,7 @@ class ForkServer:
     def _clean_up(self) -> None:
         for pid in self._ranks:
             kill_group(pid)
-        kill_descendants()
+        kill_all()
         shutil.rmtree(self._spec.blobs, ignore_errors=True)
         Path(self._spec.socket).unlink(missing_ok=True)
 
@@ -372,28 +376,6 @@ def _enter(folder: str) -> None:
 def end_with_parent() -> None:
     """Have the system kill this process when its parent ends."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def kill_group(leader: int) -> None:
-    """Kill a rank and the processes of its group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
-
-
-def kill_descendants(of: Collection[int] | None = None) -> None:
-    """Kill processes that ranks have started in sessions of their own."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return  # looking at all processes of a machine takes longer than all else here
-    ranks = {str(pid) for pid in of or ()}
-    # If no descriptor is left for reading /proc, they live as long as the node.
-    with contextlib.suppress(psutil.Error, OSError):
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error, OSError):
-                # An orphan of a rank is now our child; its environment tells whose it was.
-                if of is None or process.environ().get(_RANK_PID) in ranks:
-                    process.kill()
 
 
 if __name__ == "__main__":

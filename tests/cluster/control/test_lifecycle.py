@@ -174,6 +174,32 @@ def test_a_restarted_rank_leaves_and_what_it_started_ends_but_not_what_others_st
     assert [path.name for path in tmp_path.iterdir()] == [str(first.pid)]
 
 
+def test_what_a_rank_has_forked_into_sessions_of_their_own_ends_with_it(new) -> None:
+    cells = new(nodes=2, framework=False)
+    cells.run(
+        "import os, signal, warnings\n"
+        # Python 3.12 warns of forks beside threads.
+        "warnings.simplefilter('ignore', DeprecationWarning)\n"
+        "def daemon(prints):\n"
+        "    ours, theirs = os.pipe()\n"
+        "    if not (child := os.fork()):\n"
+        "        os.setsid()\n"
+        "        if pid := os.fork(): os.write(theirs, str(pid).encode()); os._exit(0)\n"
+        "        if not prints:\n"
+        "            for fd in (0, 1, 2): os.dup2(os.open(os.devnull, os.O_RDWR), fd)\n"
+        "        while True: signal.pause()\n"
+        "    os.waitpid(child, 0)\n"
+        "    return int(os.read(ours, 100))\n"
+        "daemons = [daemon(prints) for prints in (True, False)]"
+    )
+    first, second = ([*map(psutil.Process, pids)] for pids in cells.ask("daemons"))
+    cells.cluster.restart([0])
+    assert_gone(first)
+    assert all(each.is_running() for each in second)
+    cells.cluster.down()
+    assert_gone(second)
+
+
 def test_a_rank_whose_working_folder_is_gone_begins_elsewhere_and_says_so(
     new, tmp_path: Path, monkeypatch
 ) -> None:

@@ -1,0 +1,83 @@
+"""Ending what a rank has started, once its own process has ended.
+
+Processes in the rank's group are easily found. Others, as daemons, have a session of their own, and
+their parent may have ended: then the fork server is their parent. Who started a program is told by
+its environment. A process that was forked without a new program has the fork server's there, but
+the pipes into which its rank prints, which no other rank has, nor what others have started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+import psutil
+
+RANK_PID = "JUPYTER_SKY_RANK_PID"
+"""The variable that tells which rank a process descends from."""
+
+
+def pipes_of(descriptors: Iterable[int]) -> frozenset[str]:
+    """Return the names of the pipes among descriptors, as /proc has them for any process."""
+    found = map(os.fstat, descriptors)
+    # The number of a file may be that of a pipe, too.
+    return frozenset(f"pipe:[{each.st_ino}]" for each in found if stat.S_ISFIFO(each.st_mode))
+
+
+def kill_group(leader: int) -> None:
+    """Kill a rank and the processes of its group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def kill_descendants(of: Mapping[int, frozenset[str]], besides: Collection[int]) -> None:
+    """Kill processes that ranks have started in sessions of their own; called by the fork server.
+
+    Parameters
+    ----------
+    of
+        The ended ranks, with the names of the pipes of each.
+    besides
+        The ranks that live.
+    """
+    pids, pipes = {str(pid) for pid in of}, frozenset[str]().union(*of.values())
+    for process in _all():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid not in besides and (_is_from(process, pids) or _has(process, pipes)):
+                process.kill()
+
+
+def kill_all() -> None:
+    """Kill all processes below the fork server, which calls this."""
+    for process in _all():
+        with contextlib.suppress(psutil.Error, OSError):
+            process.kill()
+
+
+def _all() -> list[psutil.Process]:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []  # looking at all processes of a machine takes longer than all else here
+    # If no descriptor is left for reading /proc, they live as long as the node.
+    found: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error, OSError):
+        found = psutil.Process().children(recursive=True)
+    return found
+
+
+def _is_from(process: psutil.Process, pids: Collection[str]) -> bool:
+    return process.environ().get(RANK_PID) in pids
+
+
+def _has(process: psutil.Process, pipes: Collection[str]) -> bool:
+    """Return whether a process has one of some pipes, be it as a copy: it may print elsewhere."""
+    for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # it has closed it
+            if str(descriptor.readlink()) in pipes:
+                return True
+    return False
