@@ -73,12 +73,20 @@ class Inbox:
             if self._has_read:
                 return True
             with unseen.tasks():
-                event_loop.run_tasks_until_readable(self._frames.sock, within)
+                if event_loop.has_tasks():
+                    self._interrupts.run_between_runs(self._run_tasks, within)
                 return self._has_read or bool(self._poll.poll(within and int(within * 1000)))
+        except KeyboardInterrupt:  # a Stop, and not in a task
+            pass
         except Exception:
             with unseen.tasks():
                 traceback.print_exc()
         return False
+
+    def _run_tasks(self, within: float | None) -> None:
+        event_loop.run_tasks_until_readable(self._frames.sock, within)
+        if self._interrupts.was_raised:  # in one of them, which blocked the loop
+            event_loop.cancel_tasks()
 
     @property
     def _has_read(self) -> bool:

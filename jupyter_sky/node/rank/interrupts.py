@@ -19,7 +19,8 @@ The solution: mark *stack frames*, as trio does. Code runs under one of the func
 signal handler walks up the stack that it interrupts to the nearest of their frames. A frame is on
 the stack or it is not; there is no moment in between.
 
-- Under `Interrupts.run_interruptible`, and `Interrupts.run_step` within it, the handler raises.
+- Under `Interrupts.run_interruptible`, and `Interrupts.run_step` within it or between runs, the
+  handler raises.
 - Under `Interrupts.run_protected` it remembers the interrupt, which is raised when control returns
   from there to interruptible code.
 - Under `Interrupts.run_ignoring` it does nothing: the agent repeats an interrupt that was not
@@ -79,6 +80,8 @@ class Interrupts:
         Whether it was raised, so that the user's code could react to it.
     is_late
         Whether a step was interrupted because its time was over or because it was cancelled.
+    is_between_runs
+        Whether the user's code goes on between runs, under `run_between_runs`.
     deferral
         Defers interrupts where they would do harm.
     """
@@ -86,7 +89,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.was_requested = False
         self.was_raised = False
-        self.is_late = False
+        self.is_late = self.is_between_runs = False
         self.deferral = Deferral(stop=self._on_interrupt, on_lost=self.forget_raised)
         self._is_pending = self._force = False
         self._of_user = UserHandlers()
@@ -121,6 +124,19 @@ class Interrupts:
         """
         self._raise_pending()
         return function(*args, **kwargs)
+
+    def run_between_runs(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function in which interrupts are raised before a run begins.
+
+        What it calls, like tasks of former cells, may keep from beginning what was stopped.
+        """
+        self.was_raised = self._is_pending = self._force = False
+        self.deferral.begin_run()
+        self.is_between_runs = True
+        try:
+            return self.run_step(function, *args, **kwargs)
+        finally:
+            self.is_between_runs = False
 
     def run_protected(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function during which an interrupt is deferred."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import RankLost
+from jupyter_sky.cluster.errors import Interrupted, RankLost
 from jupyter_sky.cluster.inventory import owed_runs, registry
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.runs.handle import RunHandle
@@ -163,6 +164,24 @@ def test_a_task_of_a_stopped_cell_ends_with_it(cells) -> None:
     stop(cells, f"import asyncio\n{loop}")
     cells.run("import asyncio\nawait asyncio.sleep(0.1)\nprint('mine')")
     assert cells.text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    "blocks", ["while True: time.sleep(0.1)", "dist.barrier() if rank else time.sleep(600)"]
+)
+def test_stop_is_heard_where_a_task_keeps_the_cell_from_beginning(cells, blocks: str) -> None:
+    cells.run(
+        "import asyncio\nkept = 1\n"
+        f"async def block():\n    await asyncio.sleep(0)\n    {blocks}\n"
+        "task = asyncio.create_task(block())"
+    )
+    run = cells.start("pass")
+    until(lambda: run.sent)
+    cells.cluster.interrupt_run(run.id)
+    with contextlib.suppress(Interrupted):  # it may begin, and end, before it is told again
+        run.follow(lambda event: None)
+    assert cells.ask("(kept, task.done())") == [(1, True)] * 4
+    assert cells.ask(SUMMED) == [4.0] * 4
 
 
 @pytest.mark.parametrize(

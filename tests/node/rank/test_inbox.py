@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import socket
 import threading
@@ -37,10 +39,15 @@ def agent(sockets: tuple[socket.socket, socket.socket]) -> BlockingFrames:
 
 
 @pytest.fixture
-def inbox(sockets: tuple[socket.socket, socket.socket]) -> Iterator[Inbox]:
+def interrupts() -> Iterator[Interrupts]:
     before = signal.getsignal(signal.SIGINT)
-    yield Inbox(BlockingFrames(sockets[0]), Interrupts())
+    yield Interrupts()
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def inbox(sockets: tuple[socket.socket, socket.socket], interrupts: Interrupts) -> Inbox:
+    return Inbox(BlockingFrames(sockets[0]), interrupts)
 
 
 @pytest.fixture
@@ -113,3 +120,35 @@ def test_a_task_that_raises_what_would_end_a_process_ends_no_rank(
     assert command and command["op"] == "end"
     with pytest.raises(error):
         task.result()
+
+
+def test_stop_ends_tasks_that_keep_a_run_from_beginning(
+    agent: BlockingFrames,
+    inbox: Inbox,
+    interrupts: Interrupts,
+    leave_task: Callable[[Callable[[], object]], Any],
+) -> None:
+    interrupts.run_interruptible(list)  # the run that has left them
+
+    def block() -> None:
+        agent.send({"op": "end"})
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(GIVEN_UP_AFTER)
+
+    def block_on() -> None:
+        """Go on after the first of them, as what catches every error."""
+        with contextlib.suppress(KeyboardInterrupt):
+            block()
+        assert interrupts.is_between_runs
+        interrupts.repeat(force=True)
+        threading.Event().wait(GIVEN_UP_AFTER)
+
+    for blocks in (block, block_on):
+        task, other = leave_task(blocks), leave_task(fail)
+        other.cancel()
+        command = inbox.next_command(fail)
+        assert command and command["op"] == "end"
+        with pytest.raises(KeyboardInterrupt):
+            task.result()
+        assert other.cancelled()
+    assert not interrupts.is_between_runs

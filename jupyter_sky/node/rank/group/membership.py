@@ -140,7 +140,9 @@ class GroupMembership:
             # raised may be saving something.
             busy = self._run if self._forming is None else self._forming
             force = command["force"]
-            if busy != command["run"] or (self._interrupts.was_raised and not force):
+            # Tasks of former cells may keep it from beginning, even in a collective.
+            is_in_way = busy == command["run"] or self._interrupts.is_between_runs
+            if not is_in_way or (self._interrupts.was_raised and not force):
                 return
             store = command["store"] and (command["store"][0], command["store"][1])
             was_broken = command["in_collective"] and collective_abort.break_group(

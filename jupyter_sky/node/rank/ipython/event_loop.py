@@ -66,15 +66,15 @@ def note_use() -> None:
     _was_used = True
 
 
-def run_tasks_until_readable(sock: socket.socket, within: float | None) -> None:
-    """Let the tasks that cells have left go on until a socket can be read, or for some seconds.
+def has_tasks() -> bool:
+    """Return whether cells have left tasks."""
+    return _was_used and bool(_tasks(get_asyncio_loop()))
 
-    Without tasks this returns at once.
-    """
+
+def run_tasks_until_readable(sock: socket.socket, within: float | None) -> None:
+    """Let the tasks that cells have left go on until a socket can be read, or for some seconds."""
     global _over
-    loop = get_asyncio_loop() if _was_used else None
-    if loop is None or not _tasks(loop):
-        return
+    loop = get_asyncio_loop()
     over = _over = loop.create_future()
     timer = None if within is None else loop.call_later(within, _end, over)
     loop.add_reader(sock, _end, over)
