@@ -70,6 +70,8 @@ class BlobFolder:
     def _remove_unknown(self) -> None:
         for path in list(self._store.folder.iterdir()):
             if path.name not in self._store and _IS_BLOB.fullmatch(path.name):
+                if path.is_symlink():
+                    path.readlink().unlink(missing_ok=True)
                 path.unlink(missing_ok=True)
 
     def give_up(self) -> None:

@@ -1,4 +1,4 @@
-"""A blob that is arriving on a node."""
+"""A blob that is arriving on a node, or that a rank writes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ import uuid
 from pathlib import Path
 
 import blake3
+
+SPILLED = "spilled"
+"""In the node's folder, the one for blobs for which there is no room in memory."""
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class PartialBlob:
@@ -65,7 +70,7 @@ class PartialBlob:
             try:
                 piece = piece[self._file.write(piece) :]
             except OSError as error:
-                if error.errno != errno.ENOSPC or self._disk is None or self.is_spilled:
+                if error.errno not in NO_ROOM or self._disk is None or self.is_spilled:
                     raise
                 self._move(self._disk)
 
@@ -98,6 +103,43 @@ class PartialBlob:
         self.path.unlink(missing_ok=True)
 
 
+def write_blob(path: Path, data: memoryview, spill: Path | None) -> None:
+    """Write a blob where ranks find it or, if there is no room, with a link there.
+
+    Parameters
+    ----------
+    path
+        Where ranks find it.
+    data
+        Its content.
+    spill
+        The folder on disk for those for which there is no room; ``None`` for no such folder.
+
+    Raises
+    ------
+    OSError
+        If there is no room on the disk either.
+    """
+    # Ranks of a node may write the same blob at once; each rename yields a complete one.
+    part = new_part(path.parent)
+    try:
+        try:
+            part.write_bytes(data)
+            part.rename(path)
+        except OSError as error:
+            if spill is None or error.errno not in NO_ROOM:
+                raise
+            part.unlink(missing_ok=True)
+            # Through a link, by which `drop_unfinished` finds it.
+            part.symlink_to(spill / part.name)
+            part.write_bytes(data)
+            replace_by_link(path, part.readlink().rename(spill / path.name))
+            part.unlink()
+    except BaseException:
+        _remove(part)
+        raise
+
+
 def replace_by_link(path: Path, target: Path) -> None:
     """Put a link to ``target`` in the place of a file, in one step."""
     new = new_part(path.parent)
@@ -117,4 +159,11 @@ def drop_unfinished(folder: Path, writer: int) -> None:
     """Remove what a process was writing among blobs when it ended."""
     with contextlib.suppress(OSError):  # no descriptor left to look with
         for part in folder.glob(f"{writer}-*.part"):
-            part.unlink(missing_ok=True)
+            _remove(part)
+
+
+def _remove(part: Path) -> None:
+    """Remove what was being written, on the disk if this is a link to it."""
+    if part.is_symlink():
+        part.readlink().unlink(missing_ok=True)
+    part.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from jupyter_sky.node.blobs.partial_blob import PartialBlob, new_part, replace_by_link
+from jupyter_sky.node.blobs.partial_blob import SPILLED, PartialBlob, new_part, replace_by_link
 from jupyter_sky.serialization.blobs import file_name
 
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -181,8 +181,11 @@ class BlobStore:
         ProtocolError
             When the key would name a file elsewhere.
         """
-        file_name(key)
-        if key not in self._spill.sizes:
+        path = self.folder / file_name(key)
+        if path.is_symlink():  # there was no room in memory
+            self._uncount(key)
+            self._spill.sizes[key] = size
+        elif key not in self._spill.sizes:
             self._count(key, size)
         self._used.pop(key, None)
         self._refused.discard(key)
@@ -376,7 +379,7 @@ def store_of_node(folder: Path, blobs: Path, limit: int | None) -> BlobStore:
         Most bytes to keep there, if the user has said so.
     """
     is_elsewhere = folder.stat().st_dev != blobs.stat().st_dev and not _is_in_memory(folder)
-    disk = folder / "spilled" if is_elsewhere else None
+    disk = folder / SPILLED if is_elsewhere else None
     return BlobStore(blobs, limit or default_limit(blobs), disk, default_limit(folder))
 
 

@@ -104,7 +104,7 @@ def main(agent_fd: int, folder: Path, place: str) -> None:
     # The loop notices if the agent has already ended.
     with contextlib.suppress(OSError):
         agent.send(msgpack.packb(imported))
-    ForkServer(agent, wakeup, shell, spec).serve()
+    ForkServer(agent, wakeup, shell, spec, folder).serve()
     # Exit without clean-up: tearing down torch's modules takes half as long as importing them, and
     # the agent waits for it.
     os._exit(0)
@@ -200,17 +200,22 @@ class ForkServer:
         Receives a byte for each signal, so that the end of a child wakes the loop.
     shell
         The shell that ranks inherit.
-    spec
-        The agent's specification.
+    spec, folder
+        The agent's specification, and its folder.
     """
 
     def __init__(
-        self, agent: socket.socket, wakeup: socket.socket, shell: RankShell, spec: AgentSpec
+        self,
+        agent: socket.socket,
+        wakeup: socket.socket,
+        shell: RankShell,
+        spec: AgentSpec,
+        folder: Path,
     ) -> None:
         self._agent = agent
         self._wakeup = wakeup
         self._shell = shell
-        self._spec = spec
+        self._spec, self._folder = spec, folder
         self._ranks: dict[int, frozenset[str]] = {}  # with the names of their pipes
 
     def serve(self) -> None:
@@ -284,6 +289,7 @@ class ForkServer:
             os._exit(code)
 
     def _become_rank(self, fork_server: int, request: ForkRequest, fds: list[int]) -> None:
+        from jupyter_sky.node.blobs.partial_blob import SPILLED
         from jupyter_sky.node.rank import streams
         from jupyter_sky.node.rank.inspection.inspector import Inspector
         from jupyter_sky.node.rank.seeds import draw_seeds
@@ -312,6 +318,7 @@ class ForkServer:
         _enter(self._spec.cwd)
         sys.argv = [""]  # a script that parses its arguments must not see those of the fork server
         draw_seeds()
+        spill = self._folder / SPILLED
         RankWorker(
             request["rank"],
             self._shell,
@@ -319,6 +326,7 @@ class ForkServer:
             socket.socket(fileno=side),
             Inspector(stacks),
             Path(self._spec.blobs),
+            spill if spill.is_dir() else None,
         ).serve()
         tell_template()
 

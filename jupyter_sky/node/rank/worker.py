@@ -86,6 +86,8 @@ class RankWorker:
         Tells what the rank is doing.
     folder
         Where the node's blobs are.
+    spill
+        The folder on disk for those for which there is no room; ``None`` for no such folder.
     """
 
     def __init__(
@@ -96,12 +98,13 @@ class RankWorker:
         side: socket.socket,
         inspector: Inspector,
         folder: Path,
+        spill: Path | None,
     ) -> None:
         self.rank, self._shell, self._folder = rank, shell, folder
         self._frames = BlockingFrames(commands)
         self._side = BlockingFrames(side)
         self._sending = threading.Lock()
-        self._namespace = Namespace(shell.user_ns, folder, Gatherer(rank, folder))
+        self._namespace = Namespace(shell.user_ns, folder, spill, Gatherer(rank, folder))
         self._run: str | None = None
         self._calls: CallServer | None = None  # of the run, if it has some
         self._pid = os.getpid()

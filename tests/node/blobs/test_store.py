@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import signal
@@ -10,9 +11,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jupyter_sky.node.blobs.partial_blob import drop_unfinished, new_part, write_blob
 from jupyter_sky.node.blobs.store import BlobStore, store_of_node
 from jupyter_sky.serialization.blobs import digest, map_privately
 from jupyter_sky.transport.frames import ProtocolError
@@ -229,6 +232,43 @@ def test_what_ranks_have_written_goes_to_the_disk(memory: Path, disk: Path) -> N
     assert mapped[:] == data[0]
     assert [(memory / key).read_bytes() for key in keys] == data
     assert all(key in store for key in keys)
+
+
+@pytest.fixture
+def full(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No room in memory for what ranks write."""
+    of_system = Path.write_bytes
+
+    def write_bytes(path: Path, data: Any) -> int:
+        if path.parent == memory and not path.is_symlink():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return of_system(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+
+
+@pytest.mark.usefixtures("full")
+def test_what_ranks_cannot_write_into_memory_lies_on_the_disk(memory: Path, disk: Path) -> None:
+    store = BlobStore(memory, 10**9, disk, 1500)
+    keys = []
+    for n in range(2):
+        data = bytes([n]) * 1000
+        keys.append(digest(data))
+        write_blob(memory / keys[n], memoryview(data), disk)
+        store.adopt(keys[n], 1000)
+        assert store.read(keys[n], 0, 5000) == data
+    assert store.trim(frozenset(keys[1:])) == keys[:1]
+    assert [path.name for path in memory.iterdir()] == keys[1:]
+    assert [path.name for path in disk.iterdir()] == keys[1:]
+
+
+def test_what_a_rank_has_not_finished_on_the_disk_goes_with_it(memory: Path, disk: Path) -> None:
+    disk.mkdir()
+    part = new_part(memory, writer=7)
+    part.symlink_to(disk / part.name)
+    part.write_bytes(b"the beginning")
+    drop_unfinished(memory, writer=7)
+    assert not [*memory.iterdir(), *disk.iterdir()]
 
 
 def test_a_folder_that_is_in_memory_itself_is_no_disk(tmp_path: Path) -> None:

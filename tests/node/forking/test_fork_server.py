@@ -27,7 +27,9 @@ class _Waiting(ForkServer):
         signal.pause()
 
 
-def test_a_rank_that_is_known_can_be_signalled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_is_known_can_be_signalled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     of_system = os.setsid
 
     def setsid() -> None:
@@ -38,7 +40,7 @@ def test_a_rank_that_is_known_can_be_signalled(monkeypatch: pytest.MonkeyPatch) 
     agent, side = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     descriptors = [os.open(os.devnull, os.O_RDWR) for _ in range(6)]
     with agent, side:
-        server = _Waiting(side, side, cast(Any, None), cast(Any, None))
+        server = _Waiting(side, side, cast(Any, None), cast(Any, None), tmp_path)
         socket.send_fds(agent, [msgpack.packb({"rank": 0, "env": {}})], descriptors)
         for fd in descriptors:
             os.close(fd)

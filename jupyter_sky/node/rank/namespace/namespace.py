@@ -12,7 +12,8 @@ from typing import Any
 import jupyter_sky
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.errors import UsageError
-from jupyter_sky.node.blobs.partial_blob import new_part
+from jupyter_sky.formatting import format_bytes
+from jupyter_sky.node.blobs.partial_blob import NO_ROOM, write_blob
 from jupyter_sky.node.rank.namespace import attributes
 from jupyter_sky.node.rank.namespace.gathering import GatheredFiles, Gatherer
 from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader
@@ -39,6 +40,8 @@ class Namespace:
         The namespace of its shell.
     folder
         The folder of the node's blobs.
+    spill
+        The one on disk for those for which there is no room there; ``None`` for no such folder.
     gatherer
         Gathers values that are sharded over the ranks.
 
@@ -50,9 +53,11 @@ class Namespace:
         Whether the notebook sees the files of this node.
     """
 
-    def __init__(self, names: dict[str, Any], folder: Path, gatherer: Gatherer) -> None:
+    def __init__(
+        self, names: dict[str, Any], folder: Path, spill: Path | None, gatherer: Gatherer
+    ) -> None:
         self.names = names
-        self._folder = folder
+        self._folder, self._spill = folder, spill
         self._gatherer = gatherer
         self._modules = ModuleReloader()
         self._modules.record_imports(since=0)
@@ -208,7 +213,7 @@ class Namespace:
         gathered = self._gatherer.gathered(run, everyone, {name: value}, [name])
         with gathered as files, copied_unless_seen(self.shares_files):
             pickled = pickling.dump(value, name, to_notebook=True, whole=files.whole)
-            return self._pack(pickled, files)
+            return self._pack(name, pickled, files)
 
     @garbage.not_searched_for()
     def pack_names(
@@ -249,7 +254,8 @@ class Namespace:
             tokens = received_objects.give(pickled.memo)
             received_objects.settle({name: self.names[name] for name in map(_name, wanted)})
             numbers: PackedTokens = {"first": tokens.first, "known": dict(tokens.known)}
-            return {**self._pack(pickled, files), "tokens": numbers}
+            packed = self._pack(", ".join(wanted), pickled, files)
+            return {**packed, "tokens": numbers}
 
     def _found(self, asked: str) -> Any:
         """Return the value to gather for a requested name."""
@@ -259,7 +265,7 @@ class Namespace:
         # An object with a state dictionary of its own, like an optimizer.
         return value.state_dict() if hasattr(value, "state_dict") else value
 
-    def _pack(self, pickled: Pickled, files: GatheredFiles) -> Packed:
+    def _pack(self, names: str, pickled: Pickled, files: GatheredFiles) -> Packed:
         packed, parts = blobs.pack(pickled, files.digests)
         for key, data in parts.items():
             path = self._folder / key
@@ -268,14 +274,17 @@ class Namespace:
             if gathered := files.take(key):
                 gathered.rename(path)
                 continue
-            # Ranks of a node may write the same blob at once; each rename yields a complete one.
-            part = new_part(self._folder)
             try:
-                part.write_bytes(data)
-                part.rename(path)
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
+                write_blob(path, data, self._spill)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                size = format_bytes(data.nbytes)
+                raise UsageError(
+                    f"{names} cannot be brought to the notebook: a part has {size}, for which "
+                    "there is no room where the node keeps what it sends: keep it where the ranks "
+                    "are, or save it in a volume."
+                ) from None
         return packed
 
 
