@@ -101,10 +101,7 @@ def choose_ranks(
 def shown_ranks(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:
     """Return those of the ranks of a run whose output is shown: by default the first.
 
-    Raises
-    ------
-    UsageError
-        When the numbers that are chosen are all of ranks without a part in the run.
+    That is also so where none of the chosen ones takes part: they may be a setting for all runs.
     """
     if chosen in (None, "head"):
         return tuple(ranks[:1])
@@ -112,12 +109,7 @@ def shown_ranks(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[in
         return tuple(ranks)
     named = choose_ranks(cluster, chosen, "--stdout")
     shown = tuple(rank for rank in named if rank in ranks)
-    if named and not shown:
-        raise UsageError(
-            f"--stdout: this runs on {format_ranks(ranks)}, and not on {format_ranks(named)}: "
-            "`--stdout head` shows the first of those that it runs on."
-        )
-    return shown
+    return shown if shown or not named else tuple(ranks[:1])
 
 
 def first_ranks(cluster: Cluster, ranks: Sequence[int]) -> tuple[int, ...]:

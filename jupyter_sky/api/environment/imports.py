@@ -126,9 +126,7 @@ def installed(name: str) -> Package:
     """
     distribution = importlib.metadata.distribution(name)
     version, _, build = distribution.version.partition("+")
-    # What conda has built there says where that was, and needs libraries that only conda installs.
-    by_conda = (distribution.read_text("INSTALLER") or "").strip() == "conda"
-    from_index = by_conda or _origin(distribution) is None
+    from_index = _origin(distribution) is None or _needs_conda(distribution)
     return Package(distribution.metadata["Name"], version, build, from_index, distribution)
 
 
@@ -163,6 +161,16 @@ def _installed_at(name: str) -> float:
     files = importlib.metadata.files(name) or ()
     about = next((each for each in files if each.parent.suffix == ".dist-info"), None)
     return Path(str(about.locate())).parent.stat().st_mtime if about else 0.0
+
+
+def _needs_conda(distribution: Distribution) -> bool:
+    """Return whether conda has compiled it: it needs libraries that only conda installs.
+
+    Such a package says in what folder that was, as one does that is in no index.
+    """
+    by_conda = (distribution.read_text("INSTALLER") or "").strip() == "conda"
+    about = distribution.read_text("WHEEL") or ""
+    return by_conda and "Root-Is-Purelib: true" not in about.splitlines()
 
 
 def _origin(distribution: Distribution) -> dict[str, Any] | None:

@@ -72,10 +72,11 @@ def test_what_no_index_has_is_taken_along(tmp_path: Path, monkeypatch: pytest.Mo
     assert resolve(sky.Image(), [], ["own"])[0].pins == ()
 
 
-def test_what_conda_has_installed_is_taken_from_an_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_what_conda_has_compiled_is_taken_from_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_compiled: bool
 ) -> None:
-    """Its builds need libraries of conda, which nodes have not."""
+    """It needs libraries of conda, which nodes have not. What is Python alone is taken along."""
     place = tmp_path / "site-packages"
     with zipfile.ZipFile(wheels.write(tmp_path, "own", "0.1", own="X = 1\n")) as archive:
         archive.extractall(place)
@@ -84,9 +85,13 @@ def test_what_conda_has_installed_is_taken_from_an_index(
         '{"dir_info": {}, "url": "file:///home/conda/feedstock_root/build_artifacts/own_1/work"}'
     )
     (about / "INSTALLER").write_text("conda\n")
+    if is_compiled:
+        wheel = about / "WHEEL"
+        wheel.write_text(wheel.read_text().replace("Purelib: true", "Purelib: false"))
     monkeypatch.syspath_prepend(str(place))
     image, left_out = resolve(sky.Image(), [], ["own"])
-    assert (image.pins, image.wheels, left_out) == (("own==0.1",), (), ())
+    assert (image.pins, left_out) == (("own==0.1",), ())
+    assert len(image.wheels) == (0 if is_compiled else 1)
 
 
 def test_of_variants_of_a_package_nodes_get_the_one_that_was_installed_last(

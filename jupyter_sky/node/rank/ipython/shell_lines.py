@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 from functools import wraps
 from typing import Any
 
 from IPython.core.magics.script import ScriptMagics
+from IPython.utils.process import arg_split
 
 from jupyter_sky.serialization.process.rank_variables import for_others
 
@@ -46,7 +48,9 @@ class RankScriptMagics(ScriptMagics):  # type: ignore[misc, unused-ignore]
     @wraps(ScriptMagics.shebang)
     def shebang(self, line: str, cell: str) -> Any:
         """Run a cell with a program; IPython takes no environment for it."""
-        return super().shebang(f"{_setting_environment()} {line}", cell)
+        _, command = self.shebang.parser.parse_known_args(arg_split(line))
+        is_found = bool(command) and shutil.which(command[0]) is not None
+        return super().shebang(f"{_setting_environment()} {line}" if is_found else line, cell)
 
 
 def _shell() -> str | None:
