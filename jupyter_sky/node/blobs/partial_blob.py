@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import time
 import uuid
 from pathlib import Path
@@ -30,10 +29,8 @@ class PartialBlob:
         Where ranks will find it.
     full_size
         How many bytes it will have.
-    disk
-        A folder on disk for it if there is no room at ``path``, which then is a link; or ``None``.
-    is_spilled
-        Whether to begin there.
+    spill
+        The folder in which it will be, with a link at ``path``; ``None`` for no such folder.
 
     Attributes
     ----------
@@ -43,22 +40,22 @@ class PartialBlob:
         Bytes that have arrived.
     changed
         When the last of them did, by the monotonic clock.
-    is_spilled
-        Whether it is on the disk, with a link where ranks find it.
     """
 
-    def __init__(
-        self, path: Path, full_size: int, disk: Path | None = None, is_spilled: bool = False
-    ) -> None:
+    def __init__(self, path: Path, full_size: int, spill: Path | None = None) -> None:
         self._final_path = path
-        self._disk = disk
-        self.is_spilled = disk is not None and is_spilled
+        self._spill = spill
         self.full_size = full_size
-        self.path = new_part(disk if disk and is_spilled else path.parent)
+        self.path = new_part(spill or path.parent)
         self._file = self.path.open("wb", buffering=0)
         self._hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
         self.size = 0
         self.changed = time.monotonic()
+
+    @property
+    def is_spilled(self) -> bool:
+        """Whether it is on the disk, with a link where ranks find it."""
+        return self._spill is not None
 
     def write(self, piece: memoryview) -> None:
         """Append a piece; ``OSError`` when there is no room."""
@@ -67,32 +64,22 @@ class PartialBlob:
         # Hashed now, while it is in the processor's cache.
         self._hasher.update(piece)
         while piece.nbytes:
-            try:
-                piece = piece[self._file.write(piece) :]
-            except OSError as error:
-                if error.errno not in NO_ROOM or self._disk is None or self.is_spilled:
-                    raise
-                self._move(self._disk)
-
-    def _move(self, disk: Path) -> None:
-        """Go on on the disk: others have filled the memory since this began to arrive."""
-        before, self.path = self.path, new_part(disk)
-        self._file.close()
-        self.is_spilled = True
-        try:
-            shutil.copyfile(before, self.path)
-        finally:
-            before.unlink()
-        self._file = self.path.open("ab", buffering=0)
+            piece = piece[self._file.write(piece) :]
 
     def complete(self, key: str) -> bool:
-        """Give it its name if its digest is right, and return whether it is."""
+        """Give it its name if its digest is right, and return whether it is.
+
+        Raises
+        ------
+        OSError
+            If there is no room for the link to it.
+        """
         self._file.close()
         if self._hasher.hexdigest() != key:
             self.discard()
             return False
-        if self.is_spilled:
-            replace_by_link(self._final_path, self.path.rename(self.path.parent / key))
+        if self._spill:
+            replace_by_link(self._final_path, self.path.rename(self._spill / key))
         else:
             self.path.rename(self._final_path)
         return True
@@ -141,10 +128,14 @@ def write_blob(path: Path, data: memoryview, spill: Path | None) -> None:
 
 
 def replace_by_link(path: Path, target: Path) -> None:
-    """Put a link to ``target`` in the place of a file, in one step."""
+    """Put a link to ``target`` in the place of a file, in one step; remove it if that fails."""
     new = new_part(path.parent)
-    new.symlink_to(target)
-    new.rename(path)
+    try:
+        new.symlink_to(target)  # which takes memory, too, if its path is long
+        new.rename(path)
+    except OSError:
+        target.unlink(missing_ok=True)
+        raise
 
 
 def new_part(folder: Path, writer: int | None = None) -> Path:

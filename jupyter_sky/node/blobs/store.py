@@ -90,19 +90,21 @@ class BlobStore:
                 self._refused.discard(key)
             fresh = piece[partial.size - offset :] if offset <= partial.size else piece[:0]
             partial.write(fresh)
+            if partial.size >= size:
+                self._complete(key, partial)
         except OSError:
             self._give_up(key)
             return
-        if partial.size >= size:
-            del self._partial[key]
-            if partial.complete(key):
-                if partial.is_spilled:
-                    self._spill.sizes[key] = size
-                else:
-                    self._count(key, size)
-            else:
-                self._refused.add(key)
         self._wake_readers(key)
+
+    def _complete(self, key: str, partial: PartialBlob) -> None:
+        if not partial.complete(key):
+            self._refused.add(key)
+        elif partial.is_spilled:
+            self._spill.sizes[key] = partial.full_size
+        else:
+            self._count(key, partial.full_size)
+        del self._partial[key]
 
     def drop_stalled(self, seconds: float = STALLED) -> None:
         """Drop blobs whose arrival has stalled for that long; their senders start over."""
@@ -119,8 +121,8 @@ class BlobStore:
     def _new_blob(self, path: Path, size: int) -> PartialBlob:
         if self.is_taken:
             raise PermissionError("the folder is another user's")
-        disk = self._spill.folder if self._spill.has_room(size) else None
-        return PartialBlob(path, size, disk, not self.has_room_in_memory(size))
+        is_full = not self.has_room_in_memory(size) and self._spill.has_room(size)
+        return PartialBlob(path, size, self._spill.folder if is_full else None)
 
     def has_room_in_memory(self, size: int) -> bool:
         """Return whether that many more bytes are within the limit, and others have left room."""

@@ -188,24 +188,38 @@ def small_memory(memory: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(memory)], check=True)
 
 
-@pytest.mark.parametrize("arrived", [0, 40_000])
-def test_what_arrives_while_others_have_filled_the_memory_lies_on_the_disk(
-    small_memory: Path, disk: Path, arrived: int
+def test_what_arrives_when_others_have_filled_the_memory_lies_on_the_disk(
+    small_memory: Path, disk: Path
 ) -> None:
     """The limit is of the start, when there was room."""
     store = BlobStore(small_memory, 150_000, disk, 10**9)
-    data = bytes(range(256)) * 400
-    key, whole = digest(data), memoryview(data)
-    if arrived:
-        store.add(key, 0, whole[:arrived], len(data))
     (small_memory / "of-others").write_bytes(bytes(150_000))
-    for offset in range(arrived, len(data), 10_000):
-        store.add(key, offset, whole[offset : offset + 10_000], len(data))
+    data = bytes(range(256)) * 400
+    key = digest(data)
+    for offset in range(0, len(data), 10_000):
+        store.add(key, offset, memoryview(data)[offset : offset + 10_000], len(data))
     assert key in store
     assert (small_memory / key).is_symlink()
     assert (small_memory / key).read_bytes() == data
-    assert {each.name for each in small_memory.iterdir()} == {key, "of-others"}
     assert [each.name for each in disk.iterdir()] == [key]
+
+
+def test_nothing_stays_of_what_finds_no_room_for_the_link_to_it(
+    memory: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = BlobStore(memory, 500, disk, 10**9)
+    data = bytes(1000)
+
+    def symlink_to(path: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "symlink_to", symlink_to)
+    store.add(digest(data), 0, memoryview(data), 1000)
+    assert digest(data) not in store
+    assert not [*memory.iterdir(), *disk.iterdir()]
+    monkeypatch.undo()
+    store.add(digest(data), 0, memoryview(data), 1000)
+    assert store.read(digest(data), 0, 5000) == data
 
 
 def test_two_arrive_at_once_where_there_is_room_for_one(memory: Path, disk: Path) -> None:
