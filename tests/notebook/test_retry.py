@@ -185,6 +185,16 @@ def test_each_attempt_begins_alike(pair: Notebook) -> None:
     assert "as no checkpoint was saved (`sky.save`); attempt 2 of 3 begins from the start" in said
 
 
+def test_a_further_attempt_begins_in_the_working_folder_too(
+    pair: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks are sent there by a run of its own, which does not wait for the end of the attempts."""
+    place = tmp_path / "work"
+    place.mkdir()
+    line = f"%%sky --retry 1 --workdir {place}"
+    assert f"{place}\n" in pair.run(f"{line}\nimport os\ndie_once()\nprint(os.getcwd())")
+
+
 def test_what_a_further_attempt_will_lack_is_said_before_the_first(pair: Notebook) -> None:
     pair.run("%%sky\nimport random as dice\nhere = there = 1")
     pair.run("here = 2")

@@ -98,6 +98,11 @@ class Attempt:
     earlier: tuple[str, ...] = ()
     turn: SharedTurn | None = None
 
+    @property
+    def preparation(self) -> Attempt:
+        """The attempt at a run that prepares this one, in the turn that further attempts have."""
+        return Attempt(turn=self.turn if self.number > 1 else None)
+
     def within(self, turn: asyncio.Lock) -> AbstractAsyncContextManager[None]:
         """Return what waits for the turn, and gives it back unless a further attempt has it."""
         return self.turn.within(turn) if self.turn else turn

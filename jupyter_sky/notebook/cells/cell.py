@@ -97,7 +97,8 @@ class Cell:
         ranks = choose_ranks(cluster, options.ranks, "--ranks")
         shown = shown_ranks(cluster, options.stdout, ranks)
         if self.folder is not None:
-            self.workdirs.keep(self.shell, cluster, self.folder, self.limit, ranks)
+            prepares = attempt.preparation
+            self.workdirs.keep(self.shell, cluster, self.folder, self.limit, ranks, prepares)
         update = cluster.sync.update(
             self.needed,
             self._seen_on(cluster),

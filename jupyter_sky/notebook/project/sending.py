@@ -20,7 +20,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.files.bring import Download
 from jupyter_sky.cluster.network.transfer import TransferProgress
-from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.cluster.runs.task import Attempt, Task
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.serialization import folders
 from jupyter_sky.serialization.folders import FolderContent
@@ -36,6 +36,7 @@ def send_ahead(
     cluster: Cluster,
     contents: Iterable[FolderContent],
     ranks: Sequence[int],
+    attempt: Attempt,
 ) -> tuple[FolderContent, ...]:
     """Send all but the last portion of large folders.
 
@@ -49,6 +50,8 @@ def send_ahead(
         The folders.
     ranks
         A rank of each node that should get them.
+    attempt
+        The attempt of the runs that send them.
 
     Returns
     -------
@@ -63,12 +66,14 @@ def send_ahead(
         If it cannot be sent, or something is in the way on a node.
     """
     return tuple(
-        _send(shell, cluster, each, ranks) if each.size > folders.PORTION else each
+        _send(shell, cluster, each, ranks, attempt) if each.size > folders.PORTION else each
         for each in contents
     )
 
 
-def task_that_sends(content: FolderContent, ranks: Sequence[int], title: str) -> Task:
+def task_that_sends(
+    content: FolderContent, ranks: Sequence[int], title: str, attempt: Attempt
+) -> Task:
     """Return a task that only writes a folder on the nodes."""
     script: Script = {
         "text": ":",
@@ -78,11 +83,17 @@ def task_that_sends(content: FolderContent, ranks: Sequence[int], title: str) ->
         "together": False,
         "port": 0,
     }
-    return Task(tuple(ranks), script=script, blobs=content.blobs, show=(), title=title)
+    return Task(
+        tuple(ranks), script=script, blobs=content.blobs, show=(), title=title, attempt=attempt
+    )
 
 
 def _send(
-    shell: InteractiveShell, cluster: Cluster, content: FolderContent, ranks: Sequence[int]
+    shell: InteractiveShell,
+    cluster: Cluster,
+    content: FolderContent,
+    ranks: Sequence[int],
+    attempt: Attempt,
 ) -> FolderContent:
     every = [_bytes_there(cluster, rank, content) for rank in ranks]
     here = {path: min(each[path] for each in every) for path in set.intersection(*map(set, every))}
@@ -106,7 +117,7 @@ def _send(
                     return portion
                 size = sum(each.nbytes for each in portion.blobs.values())
                 show()
-                run = cluster.run(task_that_sends(portion, ranks, f"send {title}"))
+                run = cluster.run(task_that_sends(portion, ranks, f"send {title}", attempt))
                 run.follow(sending=show)
                 run.check()
                 sent += size

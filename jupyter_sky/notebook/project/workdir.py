@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.network.transfer import TransferProgress
-from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.cluster.runs.task import Attempt, Task
 from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.project.sending import send_ahead, task_that_sends
@@ -46,11 +46,13 @@ class Workdirs:
         folder: Path,
         limit: float | None,
         ranks: Sequence[int],
+        attempt: Attempt,
     ) -> None:
         """Make the folder that ranks run in like one of this computer, if it is not yet.
 
         Where nodes see the files of this computer, ranks go to the folder itself. All nodes get the
-        folder; those of ``ranks`` are asked whether they have had another since.
+        folder; those of ``ranks`` are asked whether they have had another since. Runs that do this
+        are of the ``attempt``.
 
         Raises
         ------
@@ -65,7 +67,8 @@ class Workdirs:
             if mark != self._kept.get(cluster.id):
                 go = pickling.dump(partial(os.chdir, str(folder)), "the folder")
                 call, parts = blobs.pack(go)
-                _run(cluster, Task(cluster.all_ranks, call=call, blobs=parts, show=()))
+                ranks = cluster.all_ranks
+                _run(cluster, Task(ranks, call=call, blobs=parts, show=(), attempt=attempt))
                 self._kept[cluster.id] = mark
             return
         content = read_folder(folder, limit=limit, index=self._index)
@@ -81,10 +84,11 @@ class Workdirs:
             # A node that does not answer has it, as far as is known: to send it would wait.
             if all(stamp == known.get(rank) for rank, stamp in stamps.items()):
                 return
-        [content] = send_ahead(shell, cluster, [content], first)
+        [content] = send_ahead(shell, cluster, [content], first, attempt)
         leaving = sum(content.blobs[key].nbytes for key in cluster.lacking(content.blobs))
         sending = SendingLine(shell, cluster.name, {folder.name: leaving})
-        _run(cluster, task_that_sends(content, first, f"send {folder.name}"), sending.update)
+        task = task_that_sends(content, first, f"send {folder.name}", attempt)
+        _run(cluster, task, sending.update)
         self._kept[cluster.id] = mark
         self._records[cluster.id] = cluster.files.stamps(first, record)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class StatePublisher:
         self._clusters: dict[str, Cluster] = {}
         self._errors: dict[str, str] = {}
         self._idle_since: dict[str, float] = {}
-        self._busy: set[str] = set()  # clusters on which something ran when they were last seen
+        self._busy: dict[str, Set[str]] = {}  # what ran on clusters when they were last seen
         self._notebook = notebook_path(shell)
         self._closed = False
         self._news: tuple[object, ...] = ()
@@ -116,12 +116,11 @@ class StatePublisher:
         return ClusterReport(cluster.id, snapshot, idle_since, self._errors.get(cluster.id, ""))
 
     def _idle_since_of(self, cluster: Cluster, run: Mapping[str, Any] | None) -> float | None:
-        if cluster.state.busy_runs:
-            self._busy.add(cluster.id)
+        if busy := cluster.state.busy_runs:
+            self._busy[cluster.id] = busy
             return None
-        if cluster.id in self._busy:
-            self._busy.discard(cluster.id)
-            # What ran may be of another notebook, which alone knows when exactly it ended.
+        if self._busy.pop(cluster.id, frozenset()) - {run["id"] if run else ""}:
+            # One of another notebook, which alone knows when exactly it ended.
             self._idle_since[cluster.id] = time.time()
         ends = [self._idle_since[cluster.id]] if cluster.id in self._idle_since else []
         if run and run["state"] != "running":

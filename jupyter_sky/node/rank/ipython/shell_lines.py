@@ -48,7 +48,7 @@ class RankScriptMagics(ScriptMagics):  # type: ignore[misc, unused-ignore]
     @wraps(ScriptMagics.shebang)
     def shebang(self, line: str, cell: str) -> Any:
         """Run a cell with a program; IPython takes no environment for it."""
-        _, command = self.shebang.parser.parse_known_args(arg_split(line))
+        _, command = ScriptMagics.shebang.parser.parse_known_args(arg_split(line))
         is_found = bool(command) and shutil.which(command[0]) is not None
         return super().shebang(f"{_setting_environment()} {line}" if is_found else line, cell)
 
