@@ -32,6 +32,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.serialization.pickling import dump, load
+from jupyter_sky.serialization.reducers import functions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -545,6 +546,16 @@ def test_a_function_with_other_annotations_is_another_one(notebook: Any, elsewhe
     assert [each.__annotations__["x"] for each in loaded] == [int, int, float, float]
     first, again, other, last = loaded
     assert first is again is not other is last
+
+
+def test_a_function_stays_the_same_where_a_set_is_written_in_another_order(
+    notebook: Any, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = "from typing import Annotated\ndef f(x: Annotated[str, {'a', 'b'}]):\n  return x"
+    sent = dump(notebook(cell)["f"])
+    elsewhere.main.f = elsewhere.load(sent)
+    monkeypatch.setattr(functions, "_described", lambda function: "as this process writes it")
+    assert elsewhere.load(sent) is elsewhere.main.f
 
 
 def test_functions_go_on_sharing_a_variable(notebook: Any, elsewhere: Any) -> None:

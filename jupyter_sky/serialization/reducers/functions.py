@@ -72,10 +72,11 @@ def _main_function(make: Callable[..., Any], arguments: Any, description: str) -
             isinstance(known, types.FunctionType)
             and known.__globals__ is main
             and _is_plain(known)
-            and (known.__code__, _described(known)) == key
+            and (known.__code__, _descriptions.get(known) or _described(known)) == key
         ):
             return known
     made = _received_functions[key] = make(*arguments)
+    _descriptions[made] = description
     _new_functions.add(made)
     return made
 
@@ -84,6 +85,9 @@ _received_functions: weakref.WeakValueDictionary[Any, types.FunctionType] = (
     weakref.WeakValueDictionary()
 )
 
+
+_descriptions: weakref.WeakKeyDictionary[types.FunctionType, str] = weakref.WeakKeyDictionary()
+"""Descriptions of functions that have arrived; another process may write a set in another order."""
 
 _new_functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
