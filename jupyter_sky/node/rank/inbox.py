@@ -7,6 +7,7 @@ import socket
 import traceback
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from jupyter_sky.node.rank.interrupts import Interrupts
@@ -74,9 +75,10 @@ class Inbox:
                 return True
             with unseen.tasks():
                 if event_loop.has_tasks():
-                    self._interrupts.run_between_runs(self._run_tasks, within)
+                    waits = partial(_is_readable, self._frames.sock)
+                    self._interrupts.run_between_runs(waits, self._run_tasks, within)
                 return self._has_read or bool(self._poll.poll(within and int(within * 1000)))
-        except KeyboardInterrupt:  # a Stop, and not in a task
+        except KeyboardInterrupt:  # a Stop, and not in a task: that run is interrupted later
             pass
         except Exception:
             with unseen.tasks():

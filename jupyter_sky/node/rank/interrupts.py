@@ -80,8 +80,6 @@ class Interrupts:
         Whether it was raised, so that the user's code could react to it.
     is_late
         Whether a step was interrupted because its time was over or because it was cancelled.
-    is_between_runs
-        Whether the user's code goes on between runs, under `run_between_runs`.
     deferral
         Defers interrupts where they would do harm.
     """
@@ -89,7 +87,9 @@ class Interrupts:
     def __init__(self) -> None:
         self.was_requested = False
         self.was_raised = False
-        self.is_late = self.is_between_runs = False
+        self.is_late = False
+        self._waits: Callable[[], bool] | None = None
+        self._is_carried_over = False
         self.deferral = Deferral(stop=self._on_interrupt, on_lost=self.forget_raised)
         self._is_pending = self._force = False
         self._of_user = UserHandlers()
@@ -111,8 +111,7 @@ class Interrupts:
             # The previous run may have installed handlers of its own.
             for number, handler in self._handlers:
                 _set_handler(number, handler)
-            self.was_requested = self.was_raised = self._is_pending = self._force = False
-            self.deferral.begin_run()
+            self._begin_run()
             return function(*args, **kwargs)
         finally:
             self.run_protected(self._of_user.hold, self._on_interrupt)
@@ -125,18 +124,51 @@ class Interrupts:
         self._raise_pending()
         return function(*args, **kwargs)
 
-    def run_between_runs(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a function in which interrupts are raised before a run begins.
+    def run_between_runs(
+        self,
+        waits: Callable[[], bool],
+        function: Callable[P, R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Call a function that interrupts end if it keeps the next run from beginning.
 
-        What it calls, like tasks of former cells, may keep from beginning what was stopped.
+        That run was stopped, too, and is interrupted once it begins. Where none waits, an interrupt
+        comes too late for the run before, and does nothing.
+
+        Parameters
+        ----------
+        waits
+            Returns whether a command waits; callable from any thread.
+        function
+            Calls the user's code, like tasks of former cells.
         """
-        self.was_raised = self._is_pending = self._force = False
-        self.deferral.begin_run()
-        self.is_between_runs = True
+        if not self._is_carried_over:
+            self._begin_run()
+        self.was_raised, self._waits = False, waits
         try:
             return self.run_step(function, *args, **kwargs)
         finally:
-            self.is_between_runs = False
+            self._waits = None
+            self._is_carried_over |= self.was_raised
+
+    @property
+    def keeps_waiting(self) -> bool:
+        """Whether what `run_between_runs` has called keeps a command waiting."""
+        waits = self._waits
+        return waits is not None and waits()
+
+    def raise_if_carried_over(self) -> None:
+        """Interrupt a run that was stopped before it began."""
+        self._raise_pending()
+
+    def _begin_run(self) -> None:
+        self._force = False
+        self._is_pending, self._is_carried_over = self._is_carried_over, False
+        self.was_requested = self._is_pending
+        self.was_raised = False
+        if not self._is_pending:
+            self.deferral.begin_run()
 
     def run_protected(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function during which an interrupt is deferred."""
@@ -221,6 +253,8 @@ class Interrupts:
         return self._paused
 
     def _on_interrupt(self, signum: int, frame: FrameType | None) -> None:
+        if self._waits and not self._waits():
+            return
         self.was_requested = True
         force, self._force = self._force, False
         # A stack without a marked frame belongs to a coroutine library that runs the user's code.

@@ -139,7 +139,7 @@ def test_stop_ends_tasks_that_keep_a_run_from_beginning(
         """Go on after the first of them, as what catches every error."""
         with contextlib.suppress(KeyboardInterrupt):
             block()
-        assert interrupts.is_between_runs
+        assert interrupts.keeps_waiting
         interrupts.repeat(force=True)
         threading.Event().wait(GIVEN_UP_AFTER)
 
@@ -151,4 +151,28 @@ def test_stop_ends_tasks_that_keep_a_run_from_beginning(
         with pytest.raises(KeyboardInterrupt):
             task.result()
         assert other.cancelled()
-    assert not interrupts.is_between_runs
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.run_interruptible(interrupts.raise_if_carried_over)
+        interrupts.run_interruptible(interrupts.raise_if_carried_over)
+    assert not interrupts.keeps_waiting
+
+
+def test_a_stop_that_comes_after_its_run_leaves_tasks_alone(
+    agent: BlockingFrames,
+    inbox: Inbox,
+    interrupts: Interrupts,
+    leave_task: Callable[[Callable[[], object]], Any],
+) -> None:
+    interrupts.run_interruptible(list)
+
+    went_on = []
+
+    def go_on() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        agent.send({"op": "end"})
+        went_on.append(True)
+
+    leave_task(go_on)
+    assert inbox.next_command(fail)
+    assert went_on
+    interrupts.run_interruptible(interrupts.raise_if_carried_over)

@@ -141,7 +141,7 @@ class GroupMembership:
             busy = self._run if self._forming is None else self._forming
             force = command["force"]
             # Tasks of former cells may keep it from beginning, even in a collective.
-            is_in_way = busy == command["run"] or self._interrupts.is_between_runs
+            is_in_way = busy == command["run"] or self._interrupts.keeps_waiting
             if not is_in_way or (self._interrupts.was_raised and not force):
                 return
             store = command["store"] and (command["store"][0], command["store"][1])
