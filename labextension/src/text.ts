@@ -80,7 +80,7 @@ export function rowAfter(part: string, row: number, count: number): number | nul
 }
 
 /** Returns what was written last into a row. */
-function lastWritten(row: string): string {
+export function lastWritten(row: string): string {
   const written = row.replace(/\r+$/, '');
   return written.slice(written.lastIndexOf('\r') + 1);
 }

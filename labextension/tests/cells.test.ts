@@ -74,6 +74,8 @@ test('a record without the beginning takes nothing from the cell', () => {
   assert.deepEqual(restored(['step 0\nstep 1\nst'], 'p 1\nstep 2\n'), ['step 0\nstep 1\nstep 2\n']);
   assert.deepEqual(restored(['0\n0\n1\n'], '0\n1\n2\n'), ['0\n0\n1\n2\n']);
   assert.deepEqual(restored(['0\n2\n'], '2\n3\n'), ['0\n2\n3\n']);
+  assert.deepEqual(restored(['0\n 9%\n2\n'], ' 1%\r 9%\n2\n3\n'), ['0\n 9%\n2\n3\n']);
+  assert.deepEqual(restored(['0\n2\n100%|\n'], '2\n 99%|\r100%\n3\n'), ['0\n2\n 99%|\r100%\n3\n']);
   // What is in between is gone.
   assert.deepEqual(restored(['0\n1'], '8\n9\n'), ['0\n1\n[missing]\n8\n9\n']);
   assert.deepEqual(restored(['0\n8\n1\n'], '8\n9\n'), ['0\n8\n1\n[missing]\n8\n9\n']);

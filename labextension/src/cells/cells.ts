@@ -8,6 +8,7 @@ import { JSONExt } from '@lumino/coreutils';
 import type { Record as RunRecord } from '../api.ts';
 import type { Place } from '../action.ts';
 import type { Run } from '../snapshot.ts';
+import { lastWritten } from '../text.ts';
 import { MIME, toSaved, type RunOutput } from './record.ts';
 
 /** Lines of a run in the background that its cell shows, as the kernel does. */
@@ -159,15 +160,24 @@ export function outputOf({ snapshot, html, plain }: RunRecord, open: boolean): I
 /** Returns what a cell has of what a run has printed, and the text of a record that lacks the beginning:
     up to where the text begins in it, or all of it and a line that says what `missing` says. */
 function joined(there: string, text: string, missing: string): string {
-  const lines = there.slice(0, there.lastIndexOf('\n') + 1); // the last one may not be complete
-  const first = text.slice(0, text.indexOf('\n') + 1) || text;
-  for (let at = first ? lines.indexOf(first) : -1; at >= 0; at = lines.indexOf(first, at + 1)) {
-    if (text.startsWith(lines.slice(at))) {
-      return `${lines.slice(0, at)}${text}`;
-    }
+  const lines = there.split('\n').slice(0, -1); // the last one may not be complete
+  const [first, ...rows] = text.split('\n');
+  const begins = (line: string, at: number): boolean =>
+    line.endsWith(lastWritten(first!)) &&
+    (first !== '' || at + 1 < lines.length) &&
+    lines.slice(at + 1).every((next, row) => row < rows.length - 1 && isShown(next, rows[row]!));
+  const at = rows.length > 0 ? lines.findIndex(begins) : -1;
+  if (at >= 0) {
+    return [...lines.slice(0, at + 1), ...rows].join('\n');
   }
-  const end = there === lines ? '' : '\n';
+  const end = there === '' || there.endsWith('\n') ? '' : '\n';
   return `${there}${end}${missing}\n${text}`;
+}
+
+/** Whether a cell has a line for what was printed, which it keeps as it is after carriage returns. */
+function isShown(line: string, printed: string): boolean {
+  const last = lastWritten(printed);
+  return line === last || (printed.includes('\r') && line.startsWith(last));
 }
 
 /** Replaces a cell's record of a run, in its place; with `missing`, which says in a line that output may
