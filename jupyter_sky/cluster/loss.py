@@ -78,6 +78,12 @@ def find_loss(run: Run, controller: Controller) -> Loss | None:
     return _measured(run, what) if what else None
 
 
+def is_tried_again(run: Run) -> bool:
+    """Return whether a run has lost a rank, and what the others do will be done anew for that."""
+    attempt = run.task.attempt
+    return attempt.number < attempt.limit and _lost_ranks(run.failures) is not None
+
+
 def loss_of_trouble(trouble: SkyError, attempt: Attempt) -> Loss | None:
     """Return what was lost before an attempt could begin; ``None`` if the trouble is another."""
     what = _describe(trouble)

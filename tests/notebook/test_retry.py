@@ -261,6 +261,22 @@ after = get_ipython().run_cell_magic("sky", "--background --gather pids", "pids 
     assert pair.namespace["pids"] == pair.namespace["last"]
 
 
+def test_ranks_that_work_each_for_itself_do_not_keep_the_next_attempt_waiting(
+    pair: Notebook,
+) -> None:
+    """What they do is done anew. In `pair`, ranks have no group."""
+    out = pair.run("""%%sky --retry 1
+import threading, jupyter_sky as sky
+is_first_attempt = is_first(f"rank {sky.instance_info().rank}")
+die_once()
+if is_first_attempt:
+    threading.Event().wait()
+print("done")
+""")
+    assert "rank 1 is lost" in out
+    assert out.endswith("done\n")
+
+
 def test_an_error_of_the_cell_is_its_own(pair: Notebook, tmp_path: Path) -> None:
     code = "open(f'{folder}/begun', 'a').write('.')\nraise ValueError('mine')"
     with pytest.raises(ValueError, match="mine"):

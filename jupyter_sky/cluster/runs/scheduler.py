@@ -319,11 +319,9 @@ class Scheduler(ClusterListener):
                 self._interrupt_peers(run, connection)
 
     def _interrupt_peers(self, run: Run, connection: Connection) -> None:
-        """Interrupt the other ranks of a run in which one has failed, if they fail together."""
-        if run.failed and outcome.fail_together(self.controller, run.task):
-            # The agent of the failed rank has done so itself.
-            others = [each for each in self.controller.connections if each is not connection]
-            self._requests.interrupt(run.id, others)
+        """Interrupt the other ranks of a run in which one has failed, if they end with it."""
+        if run.failed and (nodes := outcome.to_interrupt(self.controller, run, connection)):
+            self._requests.interrupt(run.id, nodes)
 
     def on_notice(self, text: str) -> None:
         """Tell every run, so that its cell shows the notice."""

@@ -8,6 +8,8 @@ from dataclasses import replace
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import Done
 from jupyter_sky.cluster.inspection import unmatched
+from jupyter_sky.cluster.loss import is_tried_again
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.state import ranks_done
@@ -21,6 +23,14 @@ def fail_together(controller: Controller, task: Task) -> bool:
     if task.serves:
         return False
     return controller.runtime_env.together and len(controller.ranks) > 1
+
+
+def to_interrupt(controller: Controller, run: Run, failed: Connection) -> list[Connection]:
+    """Return the nodes on which the other ranks of a run end with one that has failed."""
+    if fail_together(controller, run.task):
+        # The agent of the failed rank has done so itself.
+        return [each for each in controller.connections if each is not failed]
+    return list(controller.connections) if is_tried_again(run) else []
 
 
 def ends_everywhere(controller: Controller, run: Run) -> bool:
