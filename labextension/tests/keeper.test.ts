@@ -27,7 +27,7 @@ test('the end of a run is asked for again, unless nobody knows it', async (t) =>
     changed: { connect: (slot: () => void) => (compare = slot) },
     client: { record: () => (asked++, Promise.reject(answer)) },
     entries: [],
-    find: () => ({ kernels: [{ id: 'k1' }], snapshot: null, state }),
+    find: () => ({ name: 'train', kernels: [{ id: 'k1' }], snapshot: null, state }),
     trouble: null
   } as unknown as IClusters;
   const cells = { cellOf: () => ({}) } as unknown as Arguments[2];
@@ -49,7 +49,7 @@ test('the end of a run is asked for again, unless nobody knows it', async (t) =>
   assert.ok(keeper.isIncomplete(strip));
   answer = { status: 404, message: 'nobody knows' };
   // The kernel was restarted, and is connected again.
-  const mayGoOn = 'No kernel knows this run, which may go on: `%sky attach` shows what runs.';
+  const mayGoOn = 'No kernel knows this run, which may go on: `%sky attach train` shows what runs.';
   assert.deepEqual(await noted(), [mayGoOn, false, 2]);
   assert.ok(!keeper.isIncomplete(strip), 'nor what it has printed');
   state = 'ready';
@@ -66,7 +66,7 @@ test('a run whose kernel is gone has not ended before its nodes have said so', (
   const clusters = {
     changed: { connect: (slot: () => void) => (compare = slot) },
     entries: [],
-    find: () => ({ state, kernels: [], snapshot: null }),
+    find: () => ({ name: 'train', state, kernels: [], snapshot: null }),
     trouble: null
   } as unknown as IClusters;
   const cells = { cellOf: () => undefined } as unknown as Arguments[2];
@@ -85,11 +85,13 @@ test('a run whose kernel is gone has not ended before its nodes have said so', (
   const unknown = 'The kernel has ended; whether the run goes on is not known yet.';
   assert.deepEqual(told('unknown'), [unknown, false]);
   assert.deepEqual(told('starting'), [unknown, false]);
-  const goesOn = 'The kernel was restarted, and the run goes on: `%sky attach` shows it in a new cell.';
+  const goesOn =
+    'The kernel was restarted, and the run goes on: `%sky attach train` shows it in a new cell.';
   assert.deepEqual(told('running'), [goesOn, false]);
-  const ended = 'The kernel ended before this run did: how the run ended is not known.';
-  assert.deepEqual(told('ready'), [ended, true]);
-  assert.deepEqual(told('running'), [ended, true], 'it is asked no more');
+  const ended = 'The kernel ended before this run did: ';
+  const shows = `${ended}\`%sky attach train\` shows in a new cell how the run ended.`;
+  assert.deepEqual(told('ready'), [shows, true]);
+  assert.deepEqual(told('lost'), [shows, true], 'it is asked no more');
 });
 
 test('a run whose end only the kernel tells of can have missing output', (t) => {
@@ -123,6 +125,37 @@ test('a run whose end only the kernel tells of can have missing output', (t) => 
   assert.ok(keeper.isIncomplete(strip));
   kernels = [];
   assert.ok(!keeper.isIncomplete(strip), 'nobody has it any more');
+});
+
+test('a run that is put into its cell has missing output, even if the kernel is heard from then on', (t) => {
+  let compare = () => {};
+  const snapshot = sample();
+  Object.assign(snapshot.run!, { cell: 'c1', background: false, shown: [0] });
+  const entry = { kernels: [{ id: 'k1' }], snapshot, snapshot_kernel: 'k1' };
+  const clusters = {
+    changed: { connect: (slot: () => void) => (compare = slot) },
+    entries: [entry],
+    find: () => entry,
+    trouble: null
+  } as unknown as IClusters;
+  let outputs: object[] = [];
+  const model = {
+    id: 'c1',
+    type: 'code',
+    executionState: 'idle',
+    outputs: { toJSON: () => outputs, fromJSON: (given: object[]) => void (outputs = given) }
+  };
+  const notebook = { content: { widgets: [{ model }] } };
+  const cells = { cellOf: () => undefined, notebooksOf: () => [notebook] } as unknown as Arguments[2];
+  const feed = new Feed();
+  const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+  compare();
+  assert.equal(outputs.length, 1);
+  feed.take(snapshot, 'kernel');
+  const strip = { run: snapshot.run!.id, hasEnd: false, snapshot, isVisible: true } as unknown as Strip;
+  keeper.add(strip);
+  t.after(() => keeper.remove(strip));
+  assert.ok(keeper.isIncomplete(strip));
 });
 
 test('the end of a run that was known before its cell was shown is put into it', (t) => {

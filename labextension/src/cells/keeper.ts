@@ -184,7 +184,7 @@ export class Keeper {
     } else if (!entry) {
       this.#feed.explain(run, this.#trans.__('Its cluster has ended.'), true);
     } else if (entry.kernels.length === 0) {
-      this.#explainKernelGone(run, entry.state);
+      this.#explainKernelGone(run, entry);
     } else if (entry.snapshot?.run?.id === run) {
       const isNew = !this.#asked.has(run);
       this.#asked.add(run);
@@ -201,27 +201,41 @@ export class Keeper {
 
   /** Says what is known of a run whose kernel is gone. Nodes elsewhere answer only after some
       seconds: until then, the run may go on. */
-  #explainKernelGone(run: string, state: Entry['state']): void {
-    const isUnknown = state === 'unknown' || state === 'starting';
-    const note = isUnknown
-      ? this.#trans.__('The kernel has ended; whether the run goes on is not known yet.')
-      : state === 'running'
-        ? this.#trans.__(
-            'The kernel was restarted, and the run goes on: %1 shows it in a new cell.',
-            '`%sky attach`'
-          )
-        : this.#trans.__('The kernel ended before this run did: how the run ended is not known.');
-    this.#feed.explain(run, note, !isUnknown && state !== 'running');
+  #explainKernelGone(run: string, { state, name }: Entry): void {
+    const attach = `\`%sky attach ${name}\``;
+    if (state === 'unknown' || state === 'starting') {
+      const note = this.#trans.__('The kernel has ended; whether the run goes on is not known yet.');
+      this.#feed.explain(run, note, false);
+    } else if (state === 'running') {
+      const note = this.#trans.__(
+        'The kernel was restarted, and the run goes on: %1 shows it in a new cell.',
+        attach
+      );
+      this.#feed.explain(run, note, false);
+    } else {
+      const note =
+        state === 'ready'
+          ? this.#trans.__(
+              'The kernel ended before this run did: %1 shows in a new cell how the run ended.',
+              attach
+            )
+          : this.#trans.__('The kernel ended before this run did: how the run ended is not known.');
+      this.#feed.explain(run, note, true);
+    }
   }
 
   /** Says what is known of a run that no kernel knows: one that was restarted may have been connected
       to its cluster again. */
   #explainUnknown(run: string, entry: Entry | undefined): void {
-    const mayGoOn = entry?.state === 'running';
-    const note = mayGoOn
-      ? this.#trans.__('No kernel knows this run, which may go on: %1 shows what runs.', '`%sky attach`')
-      : this.#trans.__('How this run ended is no longer known.');
-    this.#feed.explain(run, note, !mayGoOn);
+    if (entry?.state === 'running') {
+      const note = this.#trans.__(
+        'No kernel knows this run, which may go on: %1 shows what runs.',
+        `\`%sky attach ${entry.name}\``
+      );
+      this.#feed.explain(run, note, false);
+    } else {
+      this.#feed.explain(run, this.#trans.__('How this run ended is no longer known.'), true);
+    }
   }
 
   /** Saves the end of a run if the kernel's own message does not reach the notebook. */
@@ -282,6 +296,7 @@ export class Keeper {
       // A cell that this page has begun gets the kernel's own message, however late.
       const isMissed = cell?.model.type === 'code' && cell.model.executionState !== 'running';
       if (isMissed && !hasRun(cell, run.id)) {
+        this.#asked.add(run.id); // what it has printed so far is missing
         replaceOutputs(cell, { snapshot: snapshot!, html: '', plain: '', text: '', cut: false }, null);
       }
     }
