@@ -344,7 +344,7 @@ FAULTS = (
     Fault(
         "kill -9 of a fork server, computing",
         _kill_fork_server,
-        r"rank 0 is lost: its node's fork server ended\. It is not restarted",
+        "ClusterLost: .*the agent of ranks 0-3 ended",
         without,
         during=_COMPUTING,
         ends=True,

@@ -388,6 +388,26 @@ def test_a_cluster_that_is_lost_comes_back(pair: Notebook, number: int) -> None:
     assert len(set(pair.namespace["pid"])) == 2
 
 
+@pytest.mark.parametrize("limit", [1, 0])
+def test_one_whose_ranks_nothing_can_fork_any_more_comes_back(pair: Notebook, limit: int) -> None:
+    [row] = registry.rows()
+    cell = (
+        "import time\nprint('begins', flush=True)\nif is_first('fork server'):\n"
+        f"    os.kill(os.getppid(), {signal.SIGKILL})\n    time.sleep(600)"
+    )
+    if limit:
+        said = pair.run(f"%%sky --retry {limit}\n{cell}")
+        assert re.search(rf"cluster {row.name} is lost: .*; attempt 2 of 2 begins", said)
+        assert said.count("attempt") == 1
+    else:
+        with pytest.raises(sky.ClusterLost, match=f"cluster {row.name} is lost"):
+            pair.run(f"%%sky\n{cell}")
+        assert "idle" not in pair.run("%sky status")
+        pair.run("%%sky\nis_first('fork server')")
+    [new] = registry.rows()
+    assert new.name == row.name and new.id != row.id
+
+
 def test_one_that_was_ended_does_not(pair: Notebook, tmp_path: Path) -> None:
     def end() -> None:
         until((tmp_path / "begun").exists)

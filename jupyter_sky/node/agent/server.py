@@ -185,10 +185,10 @@ class Agent:
         return self._ending
 
     def _leave(self) -> None:
-        """End because the system demands it, as when it shuts down.
+        """End as the system demands, as when it shuts down, or without what ranks need.
 
         Clients get no more events and find that the agent is gone. Otherwise the end of its ranks
-        would look as if somebody had stopped their run.
+        would look as if somebody had stopped their run, or as if they were all that is lost.
         """
         self.end()
         self._sessions.close()
@@ -327,10 +327,10 @@ class Agent:
         return await self._volumes.write_back()
 
     def end_because(self, reason: str) -> None:
-        """Publish why the node ends, if there is a reason, and end it, unless it is ending."""
+        """Publish why the node ends, and end it, unless it is ending; no reason: as one lost."""
         if reason and not self._ending:
             self._events.publish(Ending(reason).message())
-        self.end()
+        self.end() if reason else self._leave()
 
     def _end_written_back(self, reason: str = "") -> None:
         """Write back what ranks have written, and end the node: without a reason, as one lost."""

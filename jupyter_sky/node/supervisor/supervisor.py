@@ -374,12 +374,13 @@ class Supervisor:
             self._fork(process.rank)
 
     def on_fork_server_lost(self) -> None:
-        """Give up all ranks: nothing can fork new ones."""
+        """End the node: nothing can fork new ranks."""
         self._ends.tell()
         for process in self.ranks.values():
-            if process.pid:
-                process.signal(signal.SIGKILL)
-                self._lose(process, "its node's fork server ended", again=False)
+            process.signal(signal.SIGKILL)
+            process.drain()
+            self._output.flush(process)
+            process.close()  # untold: if its run were over before its node, it would try again here
         self._on_lost()
 
     def _lose(self, process: RankProcess, reason: str, again: bool) -> None:
