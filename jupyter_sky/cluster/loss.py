@@ -67,6 +67,22 @@ class Loss:
         return f"{self.what}. Lost: {lost}, since the checkpoint {self.checkpoint.path}{at}"
 
 
+def how_to_go_on(loss: Loss, attempt: Attempt) -> str:
+    """Say how to go on where the kernel that began a run has ended; empty if nothing is to say."""
+    parts = []
+    if attempt.number < attempt.limit:
+        parts.append("no further attempt of `--retry` begins, as the kernel for it has ended")
+    if checkpoint := loss.checkpoint:
+        step = "" if checkpoint.step is None else f", of step {checkpoint.step:.12g}"
+        parts.append(
+            f"run the cell again with `sky.load({checkpoint.path!r}, …)` to go on from the last "
+            f"checkpoint{step}"
+        )
+    elif parts:  # an earlier attempt may have saved one that is not known here
+        parts.append("run the cell again")
+    return "; ".join(parts)
+
+
 def find_loss(run: Run, controller: Controller) -> Loss | None:
     """Return what a run has lost; ``None`` if it ended otherwise, as with its own error."""
     if not run.finished or run.stopped or run.is_unwanted:

@@ -129,6 +129,32 @@ def test_an_error_that_came_meanwhile_is_raised(
     assert "ValueError: too late" in failed.traceback
 
 
+@pytest.mark.parametrize("saves", [True, False])
+@pytest.mark.parametrize("retry", ["--retry 3", ""])
+def test_how_to_go_on_is_said_where_the_kernel_of_further_attempts_has_ended(
+    opened: Callable[..., LiveNotebook], tmp_path: Path, retry: str, saves: bool
+) -> None:
+    notebook = opened()
+    go, checkpoint = tmp_path / "go", tmp_path / "checkpoint"
+    notebook.succeed(
+        f"%%sky --nodes 2 --plugin none --background {retry}\n"
+        "import os, signal, time, jupyter_sky as sky\n"
+        f"if {saves}: sky.save({str(checkpoint)!r}, step=20)\n"
+        f"open({str(tmp_path)!r} + f'/here-{{sky.instance_info().rank}}', 'w').close()\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+        "if sky.instance_info().rank == 1: os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    until(lambda: len(list(tmp_path.glob("here-*"))) == 2)
+    notebook.restart()
+    notebook.succeed("%load_ext jupyter_sky")
+    go.touch()
+    failed = notebook.run("%sky attach")
+    assert "rank 1 is lost: it was killed by SIGKILL" in failed.traceback
+    load = f"`sky.load({str(checkpoint)!r}, …)` to go on from the last checkpoint, of step 20"
+    assert (load in failed.stdout) == saves
+    assert ("no further attempt of `--retry` begins" in failed.stdout) == bool(retry)
+
+
 def test_a_kernel_that_attaches_knows_the_values_of_variables(
     opened: Callable[..., LiveNotebook],
 ) -> None:

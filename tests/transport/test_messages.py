@@ -38,6 +38,7 @@ _NOTHING: dict[str, Any] = {
     "after_cut_off": False,
     "first": False,
     "client": "",
+    "attempts_left": 0,
 }
 
 
@@ -47,7 +48,7 @@ _NOTHING: dict[str, Any] = {
         {},
         {"code": ""},
         {"code": "x = 1", "values": {0: []}, "watched": ["x"], "program": []},
-        {"code": "x", "after_cut_off": True, "first": True},
+        {"code": "x", "after_cut_off": True, "first": True, "attempts_left": 3},
         {"call": {"stream": b"", "buffers": []}, "talks": True, "names": [{}], "ranks": [1]},
         {"script": {}, "records": ["memory"], "checkpoint": "", "outdated": {2: ["y"]}},
         {"serves": {}, "cells": {"a": ["b", "c"]}, "title": "of a cell", "deadline": 5.5},
@@ -62,7 +63,7 @@ def test_a_run_is_whole_where_it_arrives_although_little_is_said_of_it(
     arrived = decode_message(encode(said)[PREFIX.size :])
     assert messages.whole_request(arrived) == request
     assert ("names" in said, "code" in said) == ("names" in holds, "code" in holds)
-    of_nodes = ("generation", "first", "client")
+    of_nodes = ("generation", "first", "client", "attempts_left")
     shared = {name: value for name, value in request.items() if name not in of_nodes}
     command = {**shared, "op": "run", "values": [], "asked": ["x"] * len(holds), "gpus": None}
     assert command.keys() == RunCommand.__annotations__.keys()

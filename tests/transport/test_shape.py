@@ -53,7 +53,7 @@ EVENTS = [
     Saved(0, "r", "/shared/run", 300.0),
     Saved(0, "r", "/shared/run", None),
     Saved(0, "r", "/data/run", None, uploaded=False),
-    RunBegan("r", [(0, 1)], "title", [(0, 0)], {0: ["x"]}),
+    RunBegan("r", [(0, 1)], "title", [(0, 0)], {0: ["x"]}, attempts_left=3),
     Metrics(0, "r", {"loss": b"x" * 16}, {"loss": 1}, of=3),
     Prompted(0, "r", "debugger", 1, "", "stopped", "cell [7], line 12"),
     Told(0, "r", "value", 3, VALUE),

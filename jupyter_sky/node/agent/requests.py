@@ -200,6 +200,7 @@ class RequestHandlers:
                 title=request["title"],
                 show=request["show"],
                 asked=request["values"],
+                attempts_left=request["attempts_left"],
             )
         )
         return {}

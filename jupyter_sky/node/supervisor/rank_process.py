@@ -35,7 +35,7 @@ _TAILS = 128 * 1024  # total bytes of output that the ranks of a run send at its
 _LARGEST_TAIL = 4096
 _SMALLEST_TAIL = 256
 
-_NOT_SHARED = frozenset({"names", "values", "generation", "first", "client"})
+_NOT_SHARED = frozenset({"names", "values", "generation", "first", "client", "attempts_left"})
 """What of a run each rank is told of its own, or is not told."""
 
 OnOutput = Callable[["RankProcess", str, bytes, int | None, int], None]

@@ -208,13 +208,12 @@ class RunBegan(Event):
 
     Attributes
     ----------
-    ranks
-        All ranks that take part, including those of other nodes.
-    title, show
-        Its title for the user, and the ranks whose output is shown.
-    asked, seconds
-        The names requested for afterwards, by rank; how long ago it began, for a kernel that
-        attaches later.
+    ranks, show
+        All ranks that take part, including those of other nodes; those whose output is shown.
+    title, asked
+        Its title for the user; the names requested for afterwards, by rank.
+    seconds, attempts_left
+        For a kernel that attaches later: how long ago it began; see `RunRequest`.
     """
 
     run: str
@@ -223,6 +222,7 @@ class RunBegan(Event):
     show: RankRanges
     asked: dict[int, list[str]]
     seconds: float = 0.0
+    attempts_left: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,12 +325,15 @@ class RunRequest(RunFields):
         The names whose values are requested afterwards, for each rank.
     first, client
         Whether the other nodes are asked when this one has answered; the agent adds its client.
+    attempts_left
+        How many further attempts its notebook would begin if a rank or a node is lost.
     """
 
     generation: int
     values: dict[int, list[str]]
     first: bool
     client: str
+    attempts_left: int
 
 
 # Compact runs: fields that are empty are not sent, neither to agents nor to ranks. Most runs have
@@ -354,6 +357,7 @@ _EMPTY: Mapping[str, Any] = {
     "values": ({}, []),
     "first": (False,),
     "client": ("",),
+    "attempts_left": (0,),
 }
 
 
@@ -364,7 +368,7 @@ def said(run: Mapping[str, Any]) -> Message:
 
 def whole_request(message: Message) -> Any:
     """Return the complete `RunRequest` of a compact message."""
-    return {**_nothing(), "first": False, "client": "", **message}
+    return {**_nothing(), "first": False, "client": "", "attempts_left": 0, **message}
 
 
 def whole_command(message: Message) -> Any:

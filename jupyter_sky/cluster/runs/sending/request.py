@@ -9,7 +9,7 @@ from jupyter_sky.cluster.inventory.owed_runs import RequestedNames
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.sending.outcome import fail_together
-from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.cluster.runs.task import Attempt, Task
 from jupyter_sky.transport.protocol.events import RunBegan
 from jupyter_sky.transport.protocol.messages import NameGroup, RunRequest, Script
 from jupyter_sky.transport.rank_ranges import among, to_ranges
@@ -59,6 +59,7 @@ async def request_of(
         "after_cut_off": together and controller.state.cut_off,
         "first": False,
         "client": "",
+        "attempts_left": task.attempt.limit - task.attempt.number,
     }
 
 
@@ -87,4 +88,12 @@ def names_for(connection: Connection, names: Sequence[NameGroup]) -> list[NameGr
 def task_of(began: RunBegan, known: Sequence[int], names: RequestedNames) -> Task:
     """Return the task of a run that another kernel began."""
     ranks, show = tuple(among(began.ranks, known)), tuple(among(began.show, known))
-    return Task(ranks, values=names.asked, gathered=names.gathered, show=show, title=began.title)
+    attempt = Attempt(limit=1 + began.attempts_left)
+    return Task(
+        ranks,
+        values=names.asked,
+        gathered=names.gathered,
+        show=show,
+        title=began.title,
+        attempt=attempt,
+    )

@@ -10,6 +10,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.machines import every_machine_of
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
+from jupyter_sky.cluster.loss import how_to_go_on
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.other_notebooks import said_of_origin
 from jupyter_sky.cluster.volumes.unattached import NotWrittenBack
@@ -133,5 +134,8 @@ def _follow_unseen(context: CommandContext, cluster: Cluster, run: RunHandle) ->
     """Show all output of another kernel's run, and bind its values."""
     print(f"{cluster.name}: {said_of_origin(run.task.title, cluster.shared)}")
     follow(context.shell, context.session.panels, cluster, run)
+    # Another notebook may be the one that began it, and go on with it itself.
+    if (loss := run.loss) and not cluster.shared and (how := how_to_go_on(loss, run.task.attempt)):
+        print(f"{cluster.name}: {how}")
     values = select_requested(run.values(), run.task)
     bind(context.shell, cluster, run, values, run.task.gathered)
