@@ -176,6 +176,10 @@ def _kill_fork_server(cells: Cells, mended: ExitStack) -> None:
     fork_server_of(cells).kill()
 
 
+def _kill_second_fork_server(cells: Cells, mended: ExitStack) -> None:
+    fork_server_of(cells, 1).kill()
+
+
 def _freeze_rank_and_stop(cells: Cells, mended: ExitStack) -> None:
     os.kill(_pid(cells), signal.SIGSTOP)
     os.kill(os.getpid(), signal.SIGINT)
@@ -348,5 +352,14 @@ FAULTS = (
         without,
         during=_COMPUTING,
         ends=True,
+    ),
+    Fault(
+        "kill -9 of a fork server with --replace, computing",
+        _kill_second_fork_server,
+        "RankLost: rank 1 is lost: the agent of node 1 ended",
+        replacing,
+        during=_COMPUTING,
+        ranks=(1,),
+        lost=(1,),
     ),
 )
