@@ -258,9 +258,9 @@ class NamespaceSync:
 
     def _record_delivery(self, update: NamespaceUpdate) -> None:
         for group, ranks in update.packed:
-            self._sent_objects.record_sent(ranks, group.shared, group.tokens)
-            tokens = self._sent_objects.note_digests(group.digests, ranks)
-            update.tokens[group.message["shipment"]] = tokens
+            shipment, objects = group.message["shipment"], self._sent_objects
+            update.new[shipment] = objects.record_sent(ranks, group.shared, group.tokens)
+            update.tokens[shipment] = objects.note_digests(group.digests, ranks)
         self._remote_state.expect(update.effects, update.ranks, update.delivered())
         self._sent_blobs.update(dict.fromkeys(update.blobs))
         while len(self._sent_blobs) > _REMEMBERED_BLOBS:
@@ -277,6 +277,8 @@ class NamespaceSync:
         names = [name for group in groups for name in group["names"]]
         self._remote_state.lose(update.effects, rank, names)
         self._sent_objects.lose_digests(update.tokens_in(groups), [rank])
+        for group in groups:
+            self._sent_objects.record_missed(update.new.get(group["shipment"], {}), rank)
 
     def _forget(self, rank: int) -> None:
         self._remote_state.forget(rank)

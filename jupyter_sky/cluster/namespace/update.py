@@ -53,6 +53,8 @@ class NamespaceUpdate:
         The groups with the objects in them, until it is sent.
     tokens
         The tokens of the values in each group that is on its way, by shipment.
+    new
+        The ranks that do not have an object of such a group yet, by shipment and by its token.
     left, left_items
         The names that were left out until its turn; ``None`` where all of `names` are looked at.
         The items of these, as they were when they were left out.
@@ -73,6 +75,7 @@ class NamespaceUpdate:
     is_again: bool = False
     packed: list[tuple[PackedGroup, list[int]]] = field(default_factory=list)
     tokens: dict[str, list[int]] = field(default_factory=dict)
+    new: dict[str, Mapping[int, frozenset[int]]] = field(default_factory=dict)
     left: list[str] | None = None
     left_items: Sequence[NamespaceItem] = ()
 

@@ -60,13 +60,32 @@ class SentObjects:
         self.settle(named)
         return tokens
 
-    def record_sent(self, ranks: Iterable[int], shared: MemoEntries, tokens: Tokens) -> None:
-        """Record that ranks get the objects of a pickle."""
+    def record_sent(
+        self, ranks: Iterable[int], shared: MemoEntries, tokens: Tokens
+    ) -> dict[int, frozenset[int]]:
+        """Record that ranks get the objects of a pickle.
+
+        Returns
+        -------
+        dict
+            The ranks that did not have an object before, by its token.
+        """
         self._sweep()
         receivers = frozenset(ranks)
+        new: dict[int, frozenset[int]] = {}
         for index, _ in shared.values():
             token = tokens.of(index)
-            self._ranks[token] = self._ranks.get(token, frozenset()) | receivers
+            had = self._ranks.get(token, frozenset())
+            self._ranks[token] = had | receivers
+            if lacking := receivers - had:
+                new[token] = lacking
+        return new
+
+    def record_missed(self, new: Mapping[int, frozenset[int]], rank: int) -> None:
+        """Record that a rank did not get the objects that were new to it, as by `record_sent`."""
+        for token, lacking in new.items():
+            if rank in lacking and token in self._ranks:
+                self._ranks[token] -= {rank}
 
     def record_returned(self, objects: Mapping[int, Any]) -> None:
         """Record objects that came back, by token: they stand for those that ranks have."""

@@ -111,6 +111,24 @@ def test_what_arrived_before_something_that_did_not_is_still_the_notebooks(noteb
     assert notebook.ask("box['a']") == [2] * 4
 
 
+def test_what_could_not_be_loaded_is_not_sent_to_cells_that_do_not_need_it(notebook) -> None:
+    notebook.here(
+        "class Loader:\n"
+        "    def __init__(self): self.data = bytearray(200_000)\n"
+        "    def __setstate__(self, state): raise FileNotFoundError('/nodata')\n"
+        "loader = Loader()\ndata = loader.data"
+    )
+    notebook.there("loss = 1.0")
+    with pytest.raises(FileNotFoundError, match="nodata"):
+        notebook.there("loader.data")
+    notebook.here("loss = 2.0")
+    assert notebook.sent("loss") == {"loss"}
+    assert notebook.ask("loss") == [2.0] * 4
+    with pytest.raises(FileNotFoundError, match="nodata"):
+        notebook.there("loader.data")
+    assert notebook.ask("len(data)") == [200_000] * 4
+
+
 def test_a_name_that_is_deleted_on_a_rank_is_gone_there(notebook) -> None:
     notebook.here("x = 1")
     notebook.there("x\ndel x")
