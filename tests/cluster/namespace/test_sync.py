@@ -129,6 +129,21 @@ def test_what_could_not_be_loaded_is_not_sent_to_cells_that_do_not_need_it(noteb
     assert notebook.ask("len(data)") == [200_000] * 4
 
 
+def test_the_error_of_what_cannot_be_loaded_shows_the_users_lines_alone(notebook) -> None:
+    notebook.here(
+        "class Broken:\n"
+        "    def __init__(self): self.x = 1\n"
+        "    def __setstate__(self, state): raise ValueError('broken')\n"
+        "broken = Broken()"
+    )
+    with pytest.raises(ValueError, match="broken") as raised:
+        notebook.there("broken")
+    assert "__setstate__" in raised.value.remote_traceback
+    assert "while receiving broken" in raised.value.remote_traceback
+    assert "contextlib" not in raised.value.remote_traceback
+    assert "jupyter_sky" not in raised.value.remote_traceback
+
+
 def test_a_name_that_is_deleted_on_a_rank_is_gone_there(notebook) -> None:
     notebook.here("x = 1")
     notebook.there("x\ndel x")

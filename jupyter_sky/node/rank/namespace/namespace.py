@@ -102,17 +102,18 @@ class Namespace:
             self._held = [*self.names.values()]
             received_objects.pin()
 
-    @garbage.not_searched_for()
     def _receive(self, groups: Sequence[NameGroup]) -> None:
-        for group in groups:
-            if group["kind"] == "setting":
-                self._load(group).install(self._folder)
-                self.arrived.append(group["shipment"])
-        self._modules.reload_edited(self.names, self._attributes)
-        for group in groups:
-            if group["kind"] != "setting":
-                self._bind(group)
-                self.arrived.append(group["shipment"])
+        # Not as its decorator, whose frame would be in the user's traceback.
+        with garbage.not_searched_for():
+            for group in groups:
+                if group["kind"] == "setting":
+                    self._load(group).install(self._folder)
+                    self.arrived.append(group["shipment"])
+            self._modules.reload_edited(self.names, self._attributes)
+            for group in groups:
+                if group["kind"] != "setting":
+                    self._bind(group)
+                    self.arrived.append(group["shipment"])
 
     def _bind(self, group: NameGroup) -> None:
         cell_sources.register(group["cells"])
