@@ -292,12 +292,12 @@ class ComputePool:
 
     def submit(self, pending: PendingCompute[R]) -> CallFuture[R]:
         """Run a call on a free rank, and return at once a future of its result."""
-        streams.refuse_nested(list(self._talking))
+        streams.refuse_nested(self._talking)
         return self._up(self._futures).submit(pending)
 
     def run_group(self, group: PendingGroup[T]) -> T:
         """Run each call of a group on a free rank; return the results as the group specifies."""
-        streams.refuse_nested(list(self._talking))
+        streams.refuse_nested(self._talking)
         results: Any = self._up(self._batches).results(
             group.calls, ordered=group.ordered or not group.stream
         )
@@ -357,7 +357,7 @@ class ComputePool:
         self, pending: PendingCompute[Any], ranks: tuple[int, ...], with_ranks: bool
     ) -> dict[int, Any] | Stream:
         cluster = self.cluster
-        streams.refuse_nested(list(self._talking))
+        streams.refuse_nested(self._talking)
         pending, feeds = with_feeds(pending)
         is_stream = streams.yields(pending)
         call = pickle_call(pending, cluster, decorators_of(self.plugins), is_stream)

@@ -246,6 +246,39 @@ def test_a_call_in_the_loop_over_a_stream_is_refused(pool: sky.ComputePool, tmp_
     assert pool.map(abs, [-1]) == [1]
 
 
+def fail_in(stream: Iterator[Any]) -> None:
+    for _ in stream:
+        raise ZeroDivisionError
+
+
+def fail_in_a_list(stream: Iterator[Any]) -> None:
+    [1 / 0 for _ in stream]
+
+
+@pytest.mark.parametrize("fail", [fail_in, fail_in_a_list])
+def test_a_stream_that_only_an_error_holds_does_not_keep_the_ranks(
+    pool: sky.ComputePool, tmp_path: Path, fail: Callable[[Iterator[Any]], None]
+) -> None:
+    def begin_and_fail() -> None:
+        stream = endless(tmp_path) >> pool
+        fail(stream)
+
+    with pytest.raises(ZeroDivisionError) as kept:  # as IPython keeps the last error
+        begin_and_fail()
+    assert list(count(1) >> pool) == [0]
+    assert "stream" in kept.traceback[1].frame.f_locals  # it is still held
+    until(lambda: (tmp_path / "closed").exists())
+
+    stream = endless(tmp_path) >> pool
+    with pytest.raises(ZeroDivisionError):
+        fail(stream)
+    with pytest.raises(sky.UsageError, match="a stream of this pool is not over"):
+        count(1) >> pool
+    assert next(stream) == 1  # who has it can still read it
+    stream.close()
+    assert list(count(1) >> pool) == [0]
+
+
 def test_a_stream_has_a_time_out(pool: sky.ComputePool, tmp_path: Path) -> None:
     with pytest.raises(TimeoutError, match="the stream took longer"):
         for _ in endless(tmp_path).with_timeout(0.05) >> pool:
