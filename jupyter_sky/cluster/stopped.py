@@ -85,6 +85,9 @@ def _what_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> st
     waiting = frozenset() if run.finished else run.waiting
     has_any_stopped = not waiting.issuperset(run.task.ranks)
     they, were = ("it", "was") if len(run.task.ranks) == 1 else ("they", "were")
+    if _came_too_late(run):
+        who = format_ranks(run.task.ranks)
+        return f"{who} had finished after {seconds:.1f} s, before {they} could be stopped."
     done = "stopped" if has_any_stopped else f"{were} to stop"
     text = f"{format_ranks(run.task.ranks)} {done} after {seconds:.1f} s"
     if not run.is_unwanted:  # another notebook, a terminal or the ranks' own code did it
@@ -112,6 +115,13 @@ def _what_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> st
     if run.trouble:  # it ended with the cluster, before ranks could react
         text += f"; {run.trouble}".rstrip(".")
     return f"{text}. {seen_before(run.hang.findings)}".rstrip()
+
+
+def _came_too_late(run: Run) -> bool:
+    """Return whether every rank had finished before it was told to stop."""
+    if run.failed or run.done.keys() != set(run.task.ranks):
+        return False
+    return not any(each.stopped for each in run.done.values())
 
 
 def seen_before(found: Findings | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import threading
@@ -148,6 +149,20 @@ def test_stop_leaves_time_to_save(cells, tmp_path) -> None:
     stop_at_first_line(cells.start(cell, names=["file"], ranks=[0]))
     cells.run("pass")
     assert (tmp_path / "saved").exists()
+
+
+def test_stop_says_which_ranks_had_finished_before(cells) -> None:
+    def interrupt(event: object) -> None:
+        raise KeyboardInterrupt
+
+    run = cells.start("v = 1; print('done')")
+    until(lambda: run.finished)
+    with pytest.raises(Interrupted) as stopped:
+        run.follow(interrupt)
+    sentence = r"ranks 0-3 had finished after \S+ s, before they could be stopped\."
+    assert re.fullmatch(sentence, str(stopped.value))
+    caught = "try:\n    print('here'); time.sleep(600)\nexcept KeyboardInterrupt:\n    pass"
+    assert str(stop_at_first_line(cells.start(caught))).startswith("ranks 0-3 stopped after ")
 
 
 def test_stop_is_heard_after_an_error_was_shown_in_the_middle_of_a_cell(cells) -> None:
