@@ -7,7 +7,6 @@ import socket
 import traceback
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 from jupyter_sky.node.rank.interrupts import Interrupts
@@ -75,8 +74,7 @@ class Inbox:
                 return True
             with unseen.tasks():
                 if event_loop.has_tasks():
-                    waits = partial(_is_readable, self._frames.sock)
-                    self._interrupts.run_between_runs(waits, self._run_tasks, within)
+                    self._interrupts.run_between_runs(self._waits, self._run_tasks, within)
                 return self._has_read or bool(self._poll.poll(within and int(within * 1000)))
         except KeyboardInterrupt:  # a Stop, and not in a task: that run is interrupted later
             pass
@@ -89,6 +87,10 @@ class Inbox:
         event_loop.run_tasks_until_readable(self._frames.sock, within)
         if self._interrupts.was_raised:  # in one of them, which blocked the loop
             event_loop.cancel_tasks()
+
+    def _waits(self) -> bool:
+        """Return whether a message waits; a task may have read it, which waited for its display."""
+        return self._has_read or _is_readable(self._frames.sock)
 
     @property
     def _has_read(self) -> bool:

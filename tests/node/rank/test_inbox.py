@@ -143,7 +143,15 @@ def test_stop_ends_tasks_that_keep_a_run_from_beginning(
         interrupts.repeat(force=True)
         threading.Event().wait(GIVEN_UP_AFTER)
 
-    for blocks in (block, block_on):
+    def block_having_read_it() -> None:
+        """Block after a display: what waits was read while that was on its way."""
+        agent.send({"op": "end"})
+        agent.send({"op": "displayed", "number": 1})
+        inbox.wait_displayed(1)
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(GIVEN_UP_AFTER)
+
+    for blocks in (block, block_on, block_having_read_it):
         task, other = leave_task(blocks), leave_task(fail)
         other.cancel()
         command = inbox.next_command(fail)
