@@ -553,9 +553,12 @@ def test_a_function_stays_the_same_where_a_set_is_written_in_another_order(
 ) -> None:
     cell = "from typing import Annotated\ndef f(x: Annotated[str, {'a', 'b'}]):\n  return x"
     sent = dump(notebook(cell)["f"])
+    describe = functions._described
+    monkeypatch.setattr(functions, "_described", lambda function: f"here: {describe(function)}")
     elsewhere.main.f = elsewhere.load(sent)
-    monkeypatch.setattr(functions, "_described", lambda function: "as this process writes it")
     assert elsewhere.load(sent) is elsewhere.main.f
+    elsewhere.main.f.__defaults__ = ("changed here",)
+    assert elsewhere.load(sent).__defaults__ is None
 
 
 def test_functions_go_on_sharing_a_variable(notebook: Any, elsewhere: Any) -> None:

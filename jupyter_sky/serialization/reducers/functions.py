@@ -72,13 +72,21 @@ def _main_function(make: Callable[..., Any], arguments: Any, description: str) -
             isinstance(known, types.FunctionType)
             and known.__globals__ is main
             and _is_plain(known)
-            and (known.__code__, _descriptions.get(known) or _described(known)) == key
+            and (known.__code__, _as_sent(known)) == key
         ):
             return known
     made = _received_functions[key] = make(*arguments)
-    _descriptions[made] = description
-    _new_functions.add(made)
+    _new_functions[made] = description
     return made
+
+
+def _as_sent(function: types.FunctionType) -> str:
+    """Return how the sender describes a function, if it is still as it has arrived."""
+    if description := _new_functions.get(function):
+        return description
+    here = _described(function)
+    arrived_as, sent_as = _descriptions.get(function, ("", ""))
+    return sent_as if here == arrived_as else here
 
 
 _received_functions: weakref.WeakValueDictionary[Any, types.FunctionType] = (
@@ -86,13 +94,18 @@ _received_functions: weakref.WeakValueDictionary[Any, types.FunctionType] = (
 )
 
 
-_descriptions: weakref.WeakKeyDictionary[types.FunctionType, str] = weakref.WeakKeyDictionary()
-"""Descriptions of functions that have arrived; another process may write a set in another order."""
+_descriptions: weakref.WeakKeyDictionary[types.FunctionType, tuple[str, str]] = (
+    weakref.WeakKeyDictionary()
+)
+"""How functions that have arrived are described here, and by their senders.
 
-_new_functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
+Another process may write a set in another order.
+"""
+
+_new_functions: weakref.WeakKeyDictionary[types.FunctionType, str] = weakref.WeakKeyDictionary()
 
 
 def _fill_new_function(function: types.FunctionType, state: Any) -> None:
-    if function in _new_functions:
-        _new_functions.discard(function)
+    if (description := _new_functions.pop(function, None)) is not None:
         cloudpickle.cloudpickle._function_setstate(function, state)
+        _descriptions[function] = _described(function), description
