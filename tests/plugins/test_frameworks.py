@@ -71,6 +71,33 @@ def test_accelerate_finds_the_group_and_its_precision(torch_pool: sky.ComputePoo
 
 
 @sky.compute
+def train_in_mixed_precision() -> tuple[Any, Any, Any, str]:
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    model = torch.nn.Linear(2, 1)
+    prepared, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters()))
+    accelerator.backward(prepared(torch.ones(1, 2)).sum())
+    optimizer.step()
+    return prepared, accelerator.unwrap_model(prepared), optimizer, accelerator.mixed_precision
+
+
+def test_a_model_that_was_trained_in_mixed_precision_comes_back(
+    torch_pool: sky.ComputePool,
+) -> None:
+    import torch
+
+    prepared, inner, optimizer, precision = (train_in_mixed_precision() @ torch_pool)[0]
+    assert precision == "bf16"
+    assert type(prepared) is torch.nn.Linear
+    assert inner is prepared
+    third = torch.full((1, 2), 1 / 3)
+    assert torch.equal(inner(third), third @ inner.weight.T + inner.bias)  # as bf16 is not
+    assert optimizer.state[inner.weight]["step"] == 1
+
+
+@sky.compute
 def start_processes() -> tuple[str, str, Any]:
     import accelerate
     from accelerate.launchers import debug_launcher

@@ -89,6 +89,41 @@ def test_a_method_that_is_compiled() -> None:
     assert torch.equal(copy(torch.ones(1, 2)), net(torch.ones(1, 2)))
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_model_that_was_prepared_for_mixed_precision(times: int) -> None:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    model, x = torch.nn.Linear(2, 1), torch.full((1, 2), 1 / 3)
+    exact, before = model(x), digest(model)
+    try:
+        for _ in range(times):  # as in a cell that is run again
+            vars(model).pop("_is_accelerate_prepared", None)
+            Accelerator(mixed_precision="bf16", cpu=True).prepare(model)
+        rounded = model(x)
+        assert digest(model) == before
+        copy, compiled = trip([model, torch.compile(model, backend="eager")])
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+    assert torch.equal(copy(x), exact) and torch.equal(compiled(x), exact)
+    assert copy is compiled._orig_mod
+    assert not torch.equal(rounded, exact)
+    assert torch.equal(model(x), rounded)  # it stays as it is
+
+
+def test_a_forward_of_its_own_that_was_prepared_for_mixed_precision() -> None:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    model = torch.nn.Linear(1, 1)
+    model.forward = plus_one
+    try:
+        Accelerator(mixed_precision="bf16", cpu=True).prepare(model)
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+    assert trip(model)(1) == 2
+
+
 @pytest.mark.parametrize("norm", ["weight_norm", "spectral_norm"])
 def test_weights_that_are_computed(norm: str) -> None:
     wrap = getattr(torch.nn.utils.parametrizations, norm)

@@ -25,7 +25,7 @@ from typing import Any
 
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.changes import writes
-from jupyter_sky.serialization.models import hooks, optimizers, sharded
+from jupyter_sky.serialization.models import hooks, optimizers, prepared, sharded
 from jupyter_sky.serialization.models.torch_kinds import has_modules, is_any
 
 REQUIRES_GRAD = " requires_grad"
@@ -208,9 +208,12 @@ def tensors_of(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def attributes_of(module: Any) -> dict[str, Any]:
-    """Return what is in a module besides what torch keeps in every one of them."""
-    own = _kept_in_every_module()
-    return {name: value for name, value in vars(module).items() if name not in own}
+    """Return what is in a module besides what torch keeps in every one of them.
+
+    What prepares it for mixed precision is left out too.
+    """
+    own, state = _kept_in_every_module(), prepared.unprepared(type(module), vars(module))
+    return {name: value for name, value in state.items() if name not in own}
 
 
 @functools.cache

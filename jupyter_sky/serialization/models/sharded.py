@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jupyter_sky.serialization.models import prepared
+
 _MAX_PARTS = 100_000
 
 _WRAPPED = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
@@ -218,17 +220,27 @@ def _reduce_tensor(tensor: Any, whole: Whole) -> Any:
     return _itself, (found,)
 
 
+def is_touched(module: Any) -> bool:
+    """Return whether torch has left marks in a module, or made it a class, to shard it."""
+    state = vars(module)
+    return (
+        any(name in state for name in _MARKS)
+        or any(map(_is_composable, state))
+        or bool(_hooks_of_torch(state))
+        or original_class(type(module)) is not type(module)
+    )
+
+
 def _reduce_module(module: Any, whole: Whole) -> Any:
-    """Reduce a module to what it was before it was sharded."""
-    state, taken = vars(module), whole.parameters.get(id(module), {})
-    removed = _hooks_of_torch(state)
-    kind = original_class(type(module))
-    touched = any(name in state for name in _MARKS) or any(map(_is_composable, state))
-    if not (taken or removed or touched or kind is not type(module)):
+    """Reduce a module to what it was before it was sharded, and prepared for mixed precision."""
+    taken = whole.parameters.get(id(module), {})
+    if not (taken or is_touched(module)):
         return NotImplemented
+    removed, kind = _hooks_of_torch(vars(module)), original_class(type(module))
     match module.__reduce_ex__(5):
         case (_, (made,), dict() as reduced, *_) if made is type(module):
-            return _bare_module, (kind,), _bare_state(reduced, removed, taken)
+            bare = _bare_state(prepared.unprepared(kind, reduced), removed, taken)
+            return _bare_module, (kind,), bare
     return NotImplemented
 
 

@@ -1,6 +1,6 @@
 """Objects that torch has wrapped or compiled: DDP models, compiled code, computed weights.
 
-Data loaders are here as well, since they refer to their workers.
+Data loaders are here as well, since they refer to their workers, and what Accelerate has prepared.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from jupyter_sky.serialization.models import optimizers
-from jupyter_sky.serialization.models.torch_kinds import is_optimizer, is_schedule
+from jupyter_sky.serialization.models import optimizers, prepared, sharded
+from jupyter_sky.serialization.models.torch_kinds import is_module, is_optimizer, is_schedule
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -60,6 +60,8 @@ def reduce(obj: Any) -> Any:
         return _parametrized, (kind.__base__, vars(obj))
     if kind.__module__ in _SAVED_BY_TORCH:
         return _reduce_saved(obj)
+    if is_module(obj) and prepared.is_prepared(vars(obj)) and not sharded.is_touched(obj):
+        return _without_precision(obj)
     return NotImplemented
 
 
@@ -98,6 +100,14 @@ def _without_workers(loader: Any) -> Any:
     """Reduce a loader with ``persistent_workers``, which are started anew by the receiver."""
     make, arguments, state, *rest = loader.__reduce_ex__(5)
     return make, arguments, {**state, "_iterator": None}, *rest
+
+
+def _without_precision(module: Any) -> Any:
+    """Reduce a module to what it was before Accelerate prepared it for mixed precision."""
+    match module.__reduce_ex__(5):
+        case (make, arguments, dict() as state, *rest):
+            return make, arguments, prepared.unprepared(type(module), state), *rest
+    return NotImplemented
 
 
 def reduce_compiled(compiled: Any) -> Any:

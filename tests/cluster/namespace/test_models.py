@@ -21,10 +21,22 @@ for _ in range(3):
     (model(torch.rand(8, 2)) - 1).square().sum().backward()
     opt.step()
 """
+PREPARED = """
+from accelerate import Accelerator
+model = Accelerator(mixed_precision="bf16", cpu=True).prepare(model)
+"""
+PREPARED_FSDP2 = """
+from accelerate import Accelerator
+from torch.distributed.fsdp import fully_shard
+model = Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model, evaluation_mode=True)
+fully_shard(model)
+"""
 WRAPPERS = {
     "alone": "pass",
     "DDP": "model = nn.parallel.DistributedDataParallel(model)",
     "FSDP2": "from torch.distributed.fsdp import fully_shard; fully_shard(model)",
+    "prepared": PREPARED,
+    "prepared FSDP2": PREPARED_FSDP2,
     "compiled": "model = torch.compile(model, backend='eager')",
 }
 FSDP1 = """
