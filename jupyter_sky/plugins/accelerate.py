@@ -112,10 +112,6 @@ def _configured(
         check_installed("deepspeed")
     if not torch.cuda.is_available():
         _check_fits_cpu(variables)
-    if info.world_size > 1 and not torch.cuda.is_available():
-        # Without it, each rank would assume that it is alone.
-        variables = {**variables, "ACCELERATE_USE_CPU": "true"}
-
     group = nullcontext() if is_formed() else process_group(info, None, deadline, single_rank)
     with environment(variables), group:
         _apply_to_next()

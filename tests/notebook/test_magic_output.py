@@ -151,6 +151,7 @@ def test_a_whole_cell_of_shell(pair: LiveNotebook) -> None:
 
 def test_programs_of_a_cell_do_not_join_the_group_of_its_rank(pair: LiveNotebook) -> None:
     own = "RANK WORLD_SIZE LOCAL_RANK MASTER_PORT TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    own += " ACCELERATE_USE_CPU"
     ask = f"printenv {own} MASTER_ADDR SKYPILOT_NODE_RANK MINE"
     shown = ["127.0.0.1", "0", "of mine"]
     pair.succeed("%%sky\nos.environ['MINE'] = 'of mine'")

@@ -31,6 +31,7 @@ VARIABLES = (
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
     "NODE_RANK",
+    "ACCELERATE_USE_CPU",
 )
 
 
@@ -108,6 +109,7 @@ def test_a_group_is_formed_left_and_formed_again(on_ranks: Any) -> None:
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1",
             "NODE_RANK": str(rank),
+            "ACCELERATE_USE_CPU": "true",
         }
 
 
@@ -165,6 +167,27 @@ def test_without_a_socket_the_head_binds_one_as_narrowly(on_ranks: Any) -> None:
     for total, at in on_ranks(without_a_socket, 2):
         assert total == 1.0
         assert [each.partition(":")[0] for each in at] == ["0100007F"]
+
+
+def counted_by_hugging_face(join: Callable[[int], None]) -> list[Any]:
+    from accelerate import Accelerator
+    from transformers import TrainingArguments
+
+    join(1)
+    life = PluginLifecycle([sky.plugins.torch()])
+    enter(life)
+    found = [TrainingArguments(report_to=[]).world_size, Accelerator().num_processes]
+    life.exit_app()
+    os.environ["ACCELERATE_USE_CPU"] = "false"
+    join(2)
+    enter(life)
+    found.append(os.environ["ACCELERATE_USE_CPU"])
+    life.exit_app()
+    return [*found, os.environ["ACCELERATE_USE_CPU"]]
+
+
+def test_a_trainer_on_processors_counts_all_ranks(on_ranks: Any) -> None:
+    assert on_ranks(counted_by_hugging_face, 2) == [[2, 2, "false", "false"]] * 2
 
 
 # -- broken, or destroyed by the user --------------------------------------------------------------

@@ -37,6 +37,9 @@ _NCCL_ERRORS = {
 """If a rank is lost, torch ends the others by default, with all that they have; with this, only
 their collectives, and at once: it would wait a minute for files with records to be written."""
 
+_WITHOUT_GPU = {"ACCELERATE_USE_CPU": "true"}
+"""Without it, an `Accelerator` or a `Trainer` on a processor assumes that its rank is alone."""
+
 _RPC_ENDS_WITHIN = 2.0  # seconds
 
 _former: weakref.ref[Any] | None = None
@@ -104,7 +107,9 @@ def process_group(
 
 
 def _variables(info: InstanceInfo) -> dict[str, str]:
-    """Return the variables that torchrun sets, and the interface unless the user has chosen one."""
+    """Return the variables that torchrun sets, and others unless the user has chosen them."""
+    import torch
+
     variables = {
         "MASTER_ADDR": info.head_addr,
         "MASTER_PORT": str(info.head_port),
@@ -117,7 +122,10 @@ def _variables(info: InstanceInfo) -> dict[str, str]:
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         if info.interface and name not in os.environ:
             variables[name] = info.interface
-    unset = {name: value for name, value in _NCCL_ERRORS.items() if name not in os.environ}
+    others = _NCCL_ERRORS
+    if info.world_size > 1 and not torch.cuda.is_available():
+        others = others | _WITHOUT_GPU
+    unset = {name: value for name, value in others.items() if name not in os.environ}
     return variables | unset
 
 
