@@ -302,6 +302,17 @@ def test_a_cell_in_the_background_says_how_much_of_its_data_was_sent(
     assert "40000000\n" in notebook.run("print(run.output)")
 
 
+def test_a_result_does_not_set_back_what_a_later_cell_has_counted(notebook: Notebook) -> None:
+    notebook.run("step = 0")
+    options, cell = "--background --out step", "for _ in range(10):\n    step += 1"
+    notebook.run(f"run = get_ipython().run_cell_magic('sky', {options!r}, {cell!r})")
+    notebook.run(f"%%sky\n{cell}")
+    assert notebook.run("run.result()\nprint(step)") == "10\n"
+    assert notebook.run("%%sky\nprint(step)") == "20\n"
+    notebook.run("step = 10")
+    assert notebook.run("%%sky\nprint(step)") == "10\n"
+
+
 def test_who_keeps_a_run_in_the_background_keeps_no_values(notebook: Notebook) -> None:
     notebook.run(
         """import gc, weakref

@@ -29,13 +29,15 @@ class RankValue:
         Number of the run that the value was sent for, or that bound it.
     replaces
         For a value of the rank's own, the identity of the notebook's value that it replaced, or 0
-        if there was none; ``None`` if the notebook has assigned the name since.
+        if there was none, or that of what an earlier run has given for the name since; ``None`` if
+        the notebook has assigned the name since.
     models, contents
         The models and optimizers of the notebook's value, and what was in its containers, if the
         rank has it.
     assigned, before
-        When the notebook assigned the name since, for the first time, and what was known before
-        that: a run that was asked for before it reads what ranks had then.
+        When the notebook assigned the name since, or bound it to what an earlier run gave, for the
+        first time, and what was known before that: a run that was asked for before it reads what
+        ranks had then.
     """
 
     digest: str | None
@@ -62,6 +64,16 @@ class RankValue:
         models = self.models and replace(self.models, rest=self.models.rest and "")
         since, before = self.assigned or time, self.before or self
         return RankValue(None, self.run, None, models, self.contents, since, before)
+
+    def as_returned(self, run: int, identity: int, time: int) -> RankValue:
+        """Return it as it is once the notebook has bound the name to what a run gave.
+
+        What a later run has bound on the rank stays there: nothing was assigned in the notebook.
+        """
+        if self.run <= run or self.replaces is None:
+            return self
+        since, before = self.assigned or time, self.before or self
+        return replace(self, replaces=identity, assigned=since, before=before)
 
     def at(self, time: int) -> RankValue:
         """Return it as it was at that time, as far as the notebook's assignments are concerned."""
@@ -100,6 +112,9 @@ class RunEffects:
         How many runs had been asked for and how often names had been assigned by then, in all.
     assigned
         When the notebook assigned names since, each for the first time.
+    returned
+        What the notebook has bound names to since that other runs gave: the number of the run, the
+        identity of what it gave, and when.
     expected
         What is expected on ranks that have not reported the run yet.
     starts
@@ -115,6 +130,7 @@ class RunEffects:
     identities: Mapping[str, int] = field(default_factory=dict)
     time: int = 0
     assigned: dict[str, int] = field(default_factory=dict)
+    returned: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     expected: dict[int, Expected] = field(default_factory=dict)
     starts: dict[int, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
@@ -125,6 +141,11 @@ class RunEffects:
         """The identities of the values of names that the run may bind but does not read."""
         names = self.cell.writes - self.cell.reads
         return {name: each for name in names if (each := self.identities.get(name, 0))}
+
+    def binding(self, name: str) -> RankValue:
+        """Return what a rank has under a name when the run has bound it."""
+        value = RankValue(None, self.number, self.identities.get(name, 0))
+        return value.as_returned(*self.returned[name]) if name in self.returned else value
 
 
 BEFORE_RUNS = RunEffects(time=sys.maxsize)

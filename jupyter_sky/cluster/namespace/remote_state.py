@@ -217,11 +217,8 @@ class RemoteState:
         expected = self._stop_expecting(effects, rank)
         if self.is_gone(effects, rank):
             return  # what the run did is gone with the process
-        confirmed = self._confirmed.get(rank)
-        if confirmed is None:
-            confirmed = self._confirmed[rank] = {}
-        if expected and expected.delivered:
-            confirmed.update(expected.delivered)
+        confirmed = self._confirmed.setdefault(rank, {})
+        confirmed.update(expected.delivered if expected else {})
         names = {name for name, other in bound.items() if other} if bound else set()
         if well and effects.cell.always_bound:
             reads = effects.cell.reads  # in `x += 1`, a list or an array is the same as before
@@ -263,7 +260,7 @@ class RemoteState:
 
     def _binding(self, name: str, effects: RunEffects) -> RankValue:
         """Return what a rank has under a name when a run has bound it."""
-        value = RankValue(None, effects.number, effects.identities.get(name, 0))
+        value = effects.binding(name)
         if self.is_assigned_since(name, effects):
             return value.as_assigned(effects.assigned.get(name, self._assigned[name]))
         return value
@@ -284,9 +281,7 @@ class RemoteState:
 
     def remember(self, rank: int, digests: Mapping[str, str]) -> None:
         """Record what a rank has, as reported by its agent."""
-        self._confirmed[rank] = {
-            key: RankValue(digest, BEFORE_ALL) for key, digest in digests.items()
-        }
+        self._confirmed[rank] = {key: RankValue(each, BEFORE_ALL) for key, each in digests.items()}
 
     def forget(self, rank: int) -> None:
         """Record that a rank has an empty namespace now."""
@@ -301,8 +296,7 @@ class RemoteState:
     def assign(self, names: Iterable[str], time: int | None = None) -> None:
         """Record that the notebook has assigned names, now or at that time."""
         self._time += 1
-        at = self._time if time is None else time
-        names = frozenset(names)
+        names, at = frozenset(names), self._time if time is None else time
         self._assigned.update(dict.fromkeys(names, at))
         for effects in self._on_their_way.values():
             effects.assigned.update(dict.fromkeys(names - effects.assigned.keys(), at))
@@ -319,6 +313,7 @@ class RemoteState:
     def bring_back(
         self,
         name: str,
+        identity: int,
         values: Mapping[str, RankValue],
         effects: RunEffects,
         has: Mapping[int, Collection[str]],
@@ -327,8 +322,8 @@ class RemoteState:
 
         Parameters
         ----------
-        name
-            The name.
+        name, identity
+            The name, and the identity of the value.
         values
             The value, and the classes that it needs, by key.
         effects
@@ -346,6 +341,11 @@ class RemoteState:
             if had_it or (value and not value.is_outdated):
                 self._confirmed.setdefault(rank, {}).update(values)
                 found.append(rank)
+        self._time += 1
+        returned = effects.number, identity, self._time
+        for each in self._on_their_way.values():
+            each.returned[name] = returned
+        self.revise([name], lambda key, value: value.as_returned(*returned))
         return found
 
     def change(self, digest: str, item: NamespaceItem, contents: Contents | None) -> None:

@@ -338,7 +338,7 @@ class NamespaceSync:
         has: Mapping[int, Collection[str]],
     ) -> None:
         self._returned[name] = identity
-        ranks = self._remote_state.bring_back(name, values, effects, has)
+        ranks = self._remote_state.bring_back(name, identity, values, effects, has)
         self._sent_objects.note_digests([(identity, values[name].digest)], ranks)
         self._sent_objects.note_in_name(name, None)
 

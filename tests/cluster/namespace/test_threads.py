@@ -283,6 +283,43 @@ def test_what_came_back_after_something_else_was_sent(sync) -> None:
     assert refreshed(sync, ask(sync, names, "x")) == {"x"}
 
 
+@pytest.mark.parametrize("returns_first", [False, True])
+def test_what_came_back_after_a_later_run_has_bound_the_name(sync, returns_first: bool) -> None:
+    names: dict[str, Any] = {"x": [0]}
+    run = ask(sync, names, "x", binds="x")
+    sync.ran(run, {0: {"x": True}}, well=True)
+    later = ask(sync, names, "x", binds="x")
+
+    def returned() -> None:
+        names["x"] = [1]
+        sync.returned(["x"], names, run, {0: {"x"}})
+
+    if returns_first:
+        returned()
+    sync.ran(later, {0: {"x": True}}, well=True)
+    if not returns_first:
+        returned()
+    assert refreshed(sync, ask(sync, names, "x")) == set()
+    names["x"] = [2]
+    sync.assigned(["x"], names)
+    assert refreshed(sync, ask(sync, names, "x")) == {"x"}
+
+
+def test_a_run_that_waits_is_not_sent_what_a_result_has_replaced(sync) -> None:
+    names: dict[str, Any] = {"x": [0]}
+    run = ask(sync, names, "x", binds="x")
+    sync.ran(run, {0: {"x": True}}, well=True)
+    maybe = CellNames(frozenset(["x"]), frozenset(["x"]), frozenset())  # as in a loop
+    later = sync.update(["x"], names, [0], cell=maybe)
+    sync.sent(later)
+    waits = ask(sync, names, "x")
+    names["x"] = [1]
+    sync.returned(["x"], names, run, {0: {"x"}})
+    sync.ran(later, {0: {"x": True}}, well=True)
+    assert refreshed(sync, waits) == set()
+    assert refreshed(sync, ask(sync, names, "x")) == set()
+
+
 def test_an_update_that_does_not_wait_counts_on_no_run_that_does(sync) -> None:
     names = {"x": [1]}
     ask(sync, names, "x")
