@@ -104,7 +104,8 @@ def _read(
         if options is None and body.lstrip().startswith("%%"):
             missing.append((cell.number, body.lstrip().partition("\n")[0]))
             continue
-        code, lines = python_cell(body, cell.number, on_ranks=options is not None)
+        above = cell.typed.count("\n") - body.count("\n")
+        code, lines = python_cell(body, cell.number, options is not None, above)
         for line in lines:
             found = _started_by(line)
             if found is not None:

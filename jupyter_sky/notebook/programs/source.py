@@ -63,7 +63,9 @@ class ExportedCell:
     may_fail: bool
 
 
-def python_cell(text: str, number: int, on_ranks: bool) -> tuple[PythonCell, list[str]]:
+def python_cell(
+    text: str, number: int, on_ranks: bool, above: int = 0
+) -> tuple[PythonCell, list[str]]:
     """Return a cell as Python, and the lines of IPython syntax that are left out.
 
     Parameters
@@ -74,23 +76,27 @@ def python_cell(text: str, number: int, on_ranks: bool) -> tuple[PythonCell, lis
         Its number.
     on_ranks
         Whether it becomes a function that ranks call.
+    above
+        The number of lines of the cell above the text.
 
     Raises
     ------
     UsageError
         If other code uses IPython's syntax, or the cell does not compile.
     """
-    kept, left_out = [], []
+    # Lines above, and those left out, are empty ones at first: errors name lines of the cell.
+    text = "\n" * above + text
+    lines, left_out, emptied = [], [], set(range(1, above + 1))
     inside = _inside_strings(text)
     for at, line in enumerate(text.splitlines(), 1):
         if at not in inside and re.match(r"[%!]", line):
             measured = re.match(r"(%time) +(\w.*)", line)
             left_out.append(measured[1] if measured else line.strip())
-            if measured:
-                kept.append(measured[2])
-        else:
-            kept.append(line)
-    code = "\n".join(kept)
+            line = measured[2] if measured else ""
+            if not measured:
+                emptied.add(at)
+        lines.append(line)
+    code = "\n".join(lines)
     try:
         tree = ast.parse(code)
         if not on_ranks:
@@ -106,10 +112,10 @@ def python_cell(text: str, number: int, on_ranks: bool) -> tuple[PythonCell, lis
         for each in tree.body
         if isinstance(each, ast.ImportFrom) and each.module == "__future__"
     ]
-    lines = code.splitlines()
     for each in future:
         lines[each.lineno - 1 : each.end_lineno] = [""] * ((each.end_lineno or 0) - each.lineno + 1)
     code, shows = _shown("\n".join(lines), tree)
+    code = "\n".join(line for at, line in enumerate(code.split("\n"), 1) if at not in emptied)
     if on_ranks:
         code = _without_annotations(code)
     binds = frozenset(

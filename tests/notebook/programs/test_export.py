@@ -251,6 +251,12 @@ _AWAITS = "is no plain Python" if sys.version_info >= (3, 14) else "cannot be a 
         (["%%sky --nodes 2\nfrom os import *"], "cell 1 cannot be a function (import * only"),
         (["%%sky --nodes 2 --background\n1", "await _"], "cell 2 is no plain Python (line 1: 'aw"),
         (["x = !ls"], "cell 1 is no plain Python (line 1"),
+        (["!ls\nimport os\n%pylab\n\nx = !ls"], "cell 1 is no plain Python (line 5"),
+        (["\n%%time\n%%sky --nodes 2\n%pwd\nx = !ls"], "cell 1 is no plain Python (line 5"),
+        (
+            ["%pwd\nif True:\n%pwd\nprint(1)"],
+            "(line 4: expected an indented block after 'if' statement on line 2)",
+        ),
         (["%%sky --nodes 2 --sh\nls"], "cell 1 is a shell block"),
         (["%%sky -c a --nodes 2\n1", "%%sky -c b\n2"], "cell 2 runs on another cluster (b)"),
         (
