@@ -1,10 +1,12 @@
-"""The source and title of the notebook's cells, for tracebacks in other processes."""
+"""The source and title of cells, for tracebacks in other processes than those that ran them."""
 
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -38,6 +40,12 @@ def first_title(files: Iterable[str], namespace: Mapping[str, Any]) -> str:
             kind, name = found
             return file if kind == "File" else str(name)
     return ""
+
+
+def number(title: str) -> int | None:
+    """Return the number of the notebook's cell with this title; ``None`` for other code."""
+    found = re.fullmatch(r"In\[(\d+)\]", title)
+    return int(found[1]) if found else None
 
 
 def label(title: str) -> tuple[str, str]:
@@ -105,6 +113,38 @@ def register(cells: Cells) -> None:
     for file, (text, name) in cells.items():
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         remember(file, name)
+
+
+def receive(cells: Cells, namespace: Mapping[str, Any]) -> None:
+    """Add cells that ranks have run, and that define what has come to this notebook.
+
+    Parameters
+    ----------
+    cells
+        The cells.
+    namespace
+        The namespace of the notebook, or of a script.
+    """
+    # Where IPython's tracebacks find the number of a cell; IPython itself forgets none of them.
+    numbers = getattr(getattr(shell_of(namespace), "compile", None), "_filename_map", {})
+    for file, (text, title) in cells.items():
+        if is_path(title):
+            _complete(file, text)
+        elif file in titles or file not in linecache.cache:  # others are the notebook's own
+            register({file: (text, title)})
+            if (at := number(title)) is not None:
+                numbers[file] = at
+
+
+def _complete(file: str, text: str) -> None:
+    """Complete the lines of a script by those of its cells that ranks have run."""
+    lines = [
+        new if new.strip() else known or new
+        for new, known in zip_longest(
+            text.splitlines(keepends=True), linecache.getlines(file), fillvalue=""
+        )
+    ]
+    linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
 
 
 def remember(file: str, name: str) -> None:

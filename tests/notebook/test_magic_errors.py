@@ -105,6 +105,28 @@ def test_a_traceback_has_the_numbers_of_the_notebook(pair: LiveNotebook) -> None
     assert timed.error["evalue"] == "unterminated string literal (detected at line 3) (line 3)"
 
 
+def test_what_a_cell_defines_has_its_lines_where_it_is_brought_to(pair: LiveNotebook) -> None:
+    number = pair.value("len(In)")  # of the next cell
+    pair.succeed(
+        "\n%%sky --out invert\n\ndef invert(x):\n    return 1 / x\n\n"
+        "class Half:\n    def of(self, x):\n        return x / self.by"
+    )
+    pair.succeed("%sky pull Half")
+    for call, where in {
+        "invert(0)": "line 5, in invert(x)\n      4 def invert(x):\n----> 5     return 1 / x",
+        "Half().of(1)": "line 9, in Half.of(self, x)\n      8 def of(self, x):\n"
+        "----> 9     return x / self.by",
+    }.items():
+        assert f"\nCell In[{number}], {where}\n" in pair.run(call).traceback
+    source = pair.value("__import__('inspect').getsource(invert)")
+    assert source == "def invert(x):\n    return 1 / x\n"
+    # The notebook's own cells stay as they are, also where what they define comes back.
+    own = pair.value("len(In)")
+    pair.succeed("def here(x):\n    return 1 / x")
+    pair.succeed("%%sky --out here\nhere.used = True")
+    assert f"\nCell In[{own}], line 2, in here(x)\n" in pair.run("here(0)").traceback
+
+
 def test_a_cell_that_auto_sends_has_its_own_lines(pair: LiveNotebook) -> None:
     pair.succeed("%sky auto on")
     try:

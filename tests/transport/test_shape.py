@@ -40,6 +40,7 @@ VALUE: Packed = {
     "stream": b"x",
     "buffers": [{"blob": "ab", "size": 5}, b""],
     "tokens": {"first": 7, "known": {1: 2}},
+    "cells": {"<cell>": ("x = 1", "In[1]")},
 }
 EVENTS = [
     Prepared({"python": "3.12"}, {}),

@@ -13,10 +13,10 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes, format_time_ago
-from jupyter_sky.serialization import blobs, garbage
+from jupyter_sky.serialization import blobs, cell_sources, garbage
 from jupyter_sky.serialization.object_tokens.kinds import MAX_OBJECTS, is_mutable
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
-from jupyter_sky.serialization.pickling import load_with_memo
+from jupyter_sky.serialization.pickling import load_with_memo, main_namespace
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.blobs.packed import Packed
 
@@ -100,6 +100,7 @@ def load(
                 f"stopped while {format_bytes(size)} were on their way from "
                 f"{connection.name}; the run itself is over."
             ) from None
+    cell_sources.receive(packed.get("cells", {}), main_namespace())
     with garbage.not_searched_for():
         value, memo = load_with_memo(*blobs.parts_in(packed, fetched))
         if "tokens" in packed and len(memo) <= MAX_OBJECTS:

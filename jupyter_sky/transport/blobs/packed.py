@@ -51,8 +51,11 @@ class Packed(TypedDict):
         The contiguous memory that it refers to, in order.
     tokens
         The tokens of objects in it that other values may share.
+    cells
+        Source and title of the cells that define functions in it, by the file name of their code.
     """
 
     stream: bytes | Blob | BlobSlice
     buffers: list[bytes | Blob | BlobSlice]
     tokens: NotRequired[PackedTokens]
+    cells: NotRequired[dict[str, tuple[str, str]]]

@@ -355,6 +355,13 @@ def test_a_script_finds_its_file_and_errors_have_its_lines(
     # Lines are those of the file, whichever cell they are in, and in cells that run here, too.
     assert "File cells.py, line 10\n" in done.stderr
     assert "File cells.py, line 4, in fail()" in done.stderr
+    (tmp_path / "cells.py").write_text(
+        "# %%\n# %%sky --nodes 1 --out fail\n\ndef fail():\n    return 1 / 0\n# %%\nfail()\n"
+    )
+    done = terminal.sky("run", "cells.py")
+    assert "----> 7 fail()\n" in done.stderr
+    assert "File cells.py, line 5, in fail()\n" in done.stderr
+    assert "----> 5     return 1 / 0\n" in done.stderr
     (tmp_path / "cells.py").write_text("x = 0\n# %%\n\n1 / x\n")
     assert "File cells.py, line 4\n" in terminal.sky("run", "cells.py").stderr
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import linecache
 import os
-import re
 import sys
 import threading
 import traceback
@@ -35,8 +34,6 @@ from jupyter_sky.node.rank.ipython.sentences import sentence_of
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.serialization.user_modules import OF_MAIN
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
-
-_IN_NOTEBOOK = re.compile(r"In\[(\d+)\]")
 
 
 class ShellOwner(Protocol):
@@ -82,8 +79,8 @@ class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
         if cell_sources.is_path(self.title):
             name = self.title
         else:
-            title = _IN_NOTEBOOK.fullmatch(self.title)
-            number = int(title[1]) if title else number
+            in_notebook = cell_sources.number(self.title)
+            number = number if in_notebook is None else in_notebook
             name = super().get_code_name(raw_code, transformed_code, number)
         cell_sources.remember(name, self.title)
         if len(self._filename_map) > len(cell_sources.titles):

@@ -286,7 +286,7 @@ class Namespace:
                     "there is no room where the node keeps what it sends: keep it where the ranks "
                     "are, or save it in a volume."
                 ) from None
-        return packed
+        return {**packed, "cells": dict(pickled.cells)} if pickled.cells else packed
 
 
 def _name(asked: str) -> str:
