@@ -95,8 +95,7 @@ class AssignmentTracker:
     def flush(self) -> None:
         """Report what the running cells have done so far, before the effects of a run."""
         self._note_earlier_cells()
-        running = self._cells.running
-        places = _places() if any(running) else []
+        running, places = self._cells.running, _places()
         for at, cell in enumerate(running):
             if cell:
                 place = places[cell.depth - 1] if len(places) >= cell.depth else None
