@@ -12,7 +12,6 @@ from jupyter_sky.analysis.data_flow import DataFlow
 from jupyter_sky.analysis.ipython_syntax import children_of, nodes_of, parse
 from jupyter_sky.analysis.object_changes import FunctionCall, ObjectChange, sure_changes, targets
 from jupyter_sky.analysis.query_names import put_query_names
-from jupyter_sky.analysis.scopes import Loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,24 +107,6 @@ def analyse(source: str) -> CellNames:
         only_augmented=frozenset(_only_augmented(nodes)),
         always_changed=frozenset(sure_changes(tree.body)),
     )
-
-
-def surely_bound(statements: Sequence[ast.stmt]) -> frozenset[str]:
-    """Return the names that statements bind, not by operators alone, whenever they run to an end.
-
-    Parameters
-    ----------
-    statements
-        Some that run one after the other, maybe in a loop.
-    """
-    flow, assigned = DataFlow(), set[str]()
-    flow.scope.loops.append(Loop())
-    try:
-        flow.block(statements, assigned)
-    except RecursionError:
-        return frozenset()
-    nodes = nodes_of(ast.Module([*statements], []))
-    return frozenset(flow.scope.binds & assigned).difference(_only_augmented(nodes))
 
 
 def _only_augmented(nodes: Sequence[ast.AST]) -> Iterator[str]:

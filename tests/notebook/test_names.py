@@ -129,32 +129,6 @@ def test_runs_in_the_middle_of_a_cell_come_after_what_it_did_before(notebook: No
     assert notebook.run("%%sky\nprint(x, y)") == "201 202\n"
 
 
-@pytest.mark.parametrize("value", ["0", "None", "False"])
-def test_a_name_is_set_again_before_each_run_of_a_cell(notebook: Notebook, value: str) -> None:
-    notebook.run(f"ip, there = get_ipython(), 'print(x); x = 1'\nx = {value}")
-    cell = f"""
-for trial in range(2):
-    x = {value}
-    for step in range(2):
-        ip.run_cell_magic('sky', '', there)
-ip.run_cell_magic('sky', '', there)
-x = {value}
-ip.run_cell_magic('sky', '', there)"""
-    assert notebook.run(cell).split() == [value, "1", value, "1", "1", value]
-    # The end of the cell assigns nothing that the ranks have changed after its last assignment.
-    assert notebook.run("%%sky\nprint(x)") == "1\n"
-    assert notebook.run(cell + f"\nx = {value}").split()[-1] == value
-    assert notebook.run("%%sky\nprint(x)") == f"{value}\n"
-
-
-def test_what_a_cell_has_set_is_seen_by_cells_that_it_runs(notebook: Notebook) -> None:
-    notebook.run("ip, x = get_ipython(), 0\n%sky up --nodes 2")
-    notebook.run("%%sky\nx += 1")
-    notebook.run("x = 0\nip.run_cell('%%sky --out seen\\nseen = x; x += 1')")
-    assert notebook.run("print(seen)") == "0\n"
-    assert notebook.run("%%sky\nprint(x)") == "1\n"
-
-
 def test_an_item_that_is_set_to_what_it_was_is_set_on_the_ranks(notebook: Notebook) -> None:
     notebook.run("counts, steps = {'seen': 0}, []")
     use = "%%sky\ncounts['seen'] += 1; steps.append(1)\nprint(counts, steps)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.analysis.bound_so_far import Span, bound_so_far
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.analysis.object_changes import FunctionCall, ObjectChange
@@ -39,12 +37,6 @@ class _Running:
         Tracks its changes of the namespace.
     shown
         The error of which IPython has shown the traceback last.
-    code
-        The cell as Python, as far as it is known where in it a run was called.
-    depth
-        How many cells run, with it.
-    run
-        The call in it that has made the last run.
     """
 
     surely: frozenset[str]
@@ -52,9 +44,6 @@ class _Running:
     targets: frozenset[str]
     diff: NamespaceDiff
     shown: BaseException | None
-    code: str | None
-    depth: int
-    run: Span | None = None
 
 
 class _Cells(threading.local):
@@ -93,36 +82,16 @@ class AssignmentTracker:
         self._shell.events.unregister("post_run_cell", self._on_post_run_cell)
 
     def flush(self) -> None:
-        """Report what the running cells have done so far, before the effects of a run."""
+        """Report what the running cell has done so far, before the effects of a run."""
         self._note_earlier_cells()
-        running, places = self._cells.running, _places()
-        for at, cell in enumerate(running):
-            if cell:
-                place = places[cell.depth - 1] if len(places) >= cell.depth else None
-                running[at] = self._flushed(cell, place)
-
-    def _flushed(self, cell: _Running, place: Span | None) -> _Running:
-        """Report what a cell has done up to the call at a place, and return what is left of it."""
-        changed, deleted = cell.diff.changed(), cell.diff.deleted()
-        bound, later = frozenset[str](), frozenset[str]()
-        code = cell.code if place else None
-        try:
-            if code is not None and place is not None:
-                bound, later = bound_so_far(code, place, cell.run, changed)
-        except (SyntaxError, LookupError):
-            code = None
-        here = bound & self._shell.user_ns.keys()
-        gone = deleted | (bound - here)
-        self._tell(changed | here | self._attributes(cell), gone)
-        return replace(
-            cell,
-            surely=(cell.surely - changed - gone - here) | later,
+        running = self._cells.running
+        if running and (cell := running[-1]):
+            changed, deleted = cell.diff.changed(), cell.diff.deleted()
+            self._tell(changed | self._attributes(cell), deleted)
+            rest = cell.surely - changed - deleted
             # Whether it has changed its containers before or will after the run is not known.
-            changed=frozenset(),
-            diff=NamespaceDiff(self._shell.user_ns),
-            code=code,
-            run=place,
-        )
+            diff = NamespaceDiff(self._shell.user_ns)
+            running[-1] = replace(cell, surely=rest, changed=frozenset(), diff=diff)
 
     @without_interrupts
     def _on_pre_run_cell(self, info: Any) -> None:
@@ -131,24 +100,15 @@ class AssignmentTracker:
         # Stop may come between a cell and its hooks: IPython does not tell that it has ended.
         while running and len(running) >= _depth():
             self._end(running.pop(), False)
-        code = getattr(info, "transformed_cell", None) or _transformed() or info.raw_cell or ""
+        code = getattr(info, "transformed_cell", None) or info.raw_cell or ""
         if code.lstrip().startswith(("%%sky", "get_ipython().run_cell_magic('sky'")):
             running.append(None)  # its code runs on the cluster
         else:
             names = _analysed(code)
             diff = NamespaceDiff(self._shell.user_ns)
             surely = names.always_bound - names.only_augmented
-            running.append(
-                _Running(
-                    surely,
-                    names.always_changed,
-                    names.targets,
-                    diff,
-                    _shown_error(),
-                    code,
-                    _depth(),
-                )
-            )
+            shown = _shown_error()
+            running.append(_Running(surely, names.always_changed, names.targets, diff, shown))
 
     @without_interrupts
     def _on_post_run_cell(self, result: Any) -> None:
@@ -209,14 +169,6 @@ def _shown_error() -> BaseException | None:
     return getattr(sys, "last_value", None)
 
 
-def _transformed() -> str | None:
-    """Return what IPython makes of the cell that begins, which version 8 does not tell hooks."""
-    frame: FrameType | None = sys._getframe()
-    while frame and frame.f_code is not InteractiveShell.run_cell_async.__code__:
-        frame = frame.f_back
-    return frame.f_locals.get("transformed_cell") if frame else None
-
-
 def _depth() -> int:
     """Return how many cells run in this thread, by the frames of IPython that run them."""
     depth = 0
@@ -225,29 +177,6 @@ def _depth() -> int:
         depth += frame.f_code is InteractiveShell.run_cell_async.__code__
         frame = frame.f_back
     return depth
-
-
-def _places() -> list[Span | None]:
-    """Return where each of the cells that run in this thread is, the innermost last."""
-    places: list[Span | None] = []
-    place, frame = None, sys._getframe()
-    while caller := frame.f_back:
-        if caller.f_code is InteractiveShell.run_code.__code__:
-            place = _place(frame)
-        elif caller.f_code is InteractiveShell.run_cell_async.__code__:
-            places.append(place)
-            place = None
-        frame = caller
-    return places[::-1]
-
-
-def _place(frame: FrameType) -> Span | None:
-    """Return where a frame is, if Python has kept it."""
-    positions = frame.f_code.co_positions()
-    line, end_line, column, end_column = next(itertools.islice(positions, frame.f_lasti // 2, None))
-    if line is None or end_line is None or column is None or end_column is None:
-        return None
-    return line, column, end_line, end_column
 
 
 def _analysed(code: str) -> CellNames:
