@@ -35,9 +35,9 @@ class RankValue:
         The models and optimizers of the notebook's value, and what was in its containers, if the
         rank has it.
     assigned, before
-        When the notebook assigned the name since, or bound it to what an earlier run gave, for the
-        first time, and what was known before that: a run that was asked for before it reads what
-        ranks had then.
+        When the notebook assigned the name since, for the first time, or bound it to what an
+        earlier run gave, and what was known before that: a run that was asked for before it reads
+        what ranks had then.
     """
 
     digest: str | None
@@ -62,7 +62,7 @@ class RankValue:
         """Return it as it is once the notebook has assigned the name: only its parts count yet."""
         # What else there was beside models does not.
         models = self.models and replace(self.models, rest=self.models.rest and "")
-        since, before = self.assigned or time, self.before or self
+        since, before = (self.assigned, self.before) if self.is_outdated else (time, self)
         return RankValue(None, self.run, None, models, self.contents, since, before)
 
     def as_returned(self, run: int, identity: int, time: int) -> RankValue:
@@ -72,12 +72,11 @@ class RankValue:
         """
         if self.run <= run or self.replaces is None:
             return self
-        since, before = self.assigned or time, self.before or self
-        return replace(self, replaces=identity, assigned=since, before=before)
+        return replace(self, replaces=identity, assigned=time, before=self)
 
     def at(self, time: int) -> RankValue:
         """Return it as it was at that time, as far as the notebook's assignments are concerned."""
-        return self.before if self.before and self.assigned > time else self
+        return self.before.at(time) if self.before and self.assigned > time else self
 
 
 @dataclass(slots=True)
@@ -113,8 +112,8 @@ class RunEffects:
     assigned
         When the notebook assigned names since, each for the first time.
     returned
-        What the notebook has bound names to since that other runs gave: the number of the run, the
-        identity of what it gave, and when.
+        What the notebook has bound names to since that other runs gave, one after the other: the
+        number of the run, the identity of what it gave, and when.
     expected
         What is expected on ranks that have not reported the run yet.
     starts
@@ -130,7 +129,7 @@ class RunEffects:
     identities: Mapping[str, int] = field(default_factory=dict)
     time: int = 0
     assigned: dict[str, int] = field(default_factory=dict)
-    returned: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    returned: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     expected: dict[int, Expected] = field(default_factory=dict)
     starts: dict[int, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
@@ -145,7 +144,9 @@ class RunEffects:
     def binding(self, name: str) -> RankValue:
         """Return what a rank has under a name when the run has bound it."""
         value = RankValue(None, self.number, self.identities.get(name, 0))
-        return value.as_returned(*self.returned[name]) if name in self.returned else value
+        for each in self.returned.get(name, ()):
+            value = value.as_returned(*each)
+        return value
 
 
 BEFORE_RUNS = RunEffects(time=sys.maxsize)

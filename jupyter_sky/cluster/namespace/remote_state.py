@@ -344,7 +344,7 @@ class RemoteState:
         self._time += 1
         returned = effects.number, identity, self._time
         for each in self._on_their_way.values():
-            each.returned[name] = returned
+            each.returned.setdefault(name, []).append(returned)
         self.revise([name], lambda key, value: value.as_returned(*returned))
         return found
 
