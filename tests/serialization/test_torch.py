@@ -124,6 +124,36 @@ def test_a_forward_of_its_own_that_was_prepared_for_mixed_precision() -> None:
     assert trip(model)(1) == 2
 
 
+def test_a_compiled_model_that_was_prepared_for_mixed_precision() -> None:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    model, x = torch.nn.Linear(2, 1), torch.full((1, 2), 1 / 3)
+    exact, compiled = model(x), torch.compile(model, backend="eager")
+    try:
+        Accelerator(mixed_precision="bf16", cpu=True).prepare(compiled)
+        copy, inner = trip([compiled, model])
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+    assert torch.equal(copy(x), exact) and torch.equal(inner(x), exact)
+
+
+def test_a_model_that_keeps_a_former_forward_for_itself() -> None:
+    """Under the name that Accelerate uses."""
+
+    class TwiceAsMuch(torch.nn.Linear):
+        def __init__(self, *sizes: int) -> None:
+            super().__init__(*sizes)
+            self._original_forward, self.forward = self.forward, self.twice
+
+        def twice(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * self._original_forward(x)
+
+    net = TwiceAsMuch(2, 1)
+    copy = trip(net)
+    assert torch.equal(copy(torch.ones(1, 2)), net(torch.ones(1, 2)))
+
+
 @pytest.mark.parametrize("norm", ["weight_norm", "spectral_norm"])
 def test_weights_that_are_computed(norm: str) -> None:
     wrap = getattr(torch.nn.utils.parametrizations, norm)

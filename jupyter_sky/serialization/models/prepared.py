@@ -16,7 +16,9 @@ _MARKS = (_FORMER, "forward", "_is_accelerate_prepared")
 
 def is_prepared(state: Mapping[str, Any]) -> bool:
     """Return whether a module with these attributes was prepared for mixed precision."""
-    return _FORMER in state
+    # Others have an attribute of that name as well, and compiled ones give it to what they wrap.
+    casts = getattr(state.get("forward"), "__wrapped__", None)
+    return _FORMER in state and type(casts).__name__ == "ConvertOutputsToFp32"
 
 
 def unprepared(kind: type, state: Mapping[str, Any]) -> dict[str, Any]:
