@@ -86,10 +86,11 @@ def python_cell(
     """
     # Lines above, and those left out, are empty ones at first: errors name lines of the cell.
     text = "\n" * above + text
-    lines, left_out, emptied = [], [], set(range(1, above + 1))
+    lines, left_out, emptied = list[str](), [], set(range(1, above + 1))
     inside = _inside_strings(text)
     for at, line in enumerate(text.splitlines(), 1):
-        if at not in inside and re.match(r"[%!]", line):
+        goes_on = bool(lines) and lines[-1].endswith("\\")  # then % is the operator
+        if at not in inside and not goes_on and re.match(r"[%!]", line):
             measured = re.match(r"(%time) +(\w.*)", line)
             left_out.append(measured[1] if measured else line.strip())
             line = measured[2] if measured else ""

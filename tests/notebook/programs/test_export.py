@@ -230,6 +230,15 @@ def test_names_with_types_are_those_of_every_cell(terminal: Terminal, tmp_path: 
     assert shown(done.stdout) == ["{'a=b': 1} 1.5 False", "2"], done.stderr
 
 
+def test_a_line_that_goes_on_with_an_operator_is_no_magic(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    write_notebook(tmp_path / "a.ipynb", "total = 7 \\\n% 4\nprint(total)", "%%sky --nodes 1\npass")
+    done = terminal.sky("export", "--notebook", "a.ipynb")
+    assert done.returncode == 0, done.stderr
+    assert "total = 7 \\\n% 4\n" in (tmp_path / "a.py").read_text()
+
+
 def test_a_cell_with_comments_alone_does_nothing(terminal: Terminal, tmp_path: Path) -> None:
     write_notebook(tmp_path / "a.ipynb", "%%sky --nodes 1\n# later", "print('end')\n%sky status")
     done = terminal.sky("export", "--notebook", "a.ipynb")
