@@ -12,7 +12,8 @@ import type { Address } from './pages.ts';
 import { OutputPane } from './output.ts';
 import { RankList } from './ranks.ts';
 import { Strip } from './strip.ts';
-import type { Output, Run, Snapshot } from './snapshot.ts';
+import { isOver } from './run.ts';
+import type { Output, Snapshot } from './snapshot.ts';
 import { setSentence, setSentences } from './sentence.ts';
 import { plain } from './text.ts';
 import { english, type Translation } from './words.ts';
@@ -251,27 +252,28 @@ class View {
     if (this.#selected !== null) {
       const rank = ranks.find((each) => each.rank === this.#selected);
       const shownByCell = this.#isCell && run?.shown.includes(this.#selected);
-      const note = shownByCell ? this.#noteOfShown(run!) : null;
+      const note = shownByCell ? this.#noteOfShown(snapshot) : null;
       this.#output.show(this.#selected, outputOf(snapshot, this.#selected), rank?.line ?? '', note);
     }
   }
 
   /** Where the output of a rank is that the cell shows; null if some is missing there, and comes here. */
-  #noteOfShown({ state }: Run): string | null {
+  #noteOfShown(snapshot: Snapshot): string | null {
     if (!this.#isIncomplete) {
       return this.#trans.__('The cell shows what this rank prints.');
     }
-    const goesOn = state === 'running' || state === 'waiting';
-    return goesOn ? null : this.#trans.__('"Show missing output" has what this rank has printed.');
+    return isOver(snapshot)
+      ? this.#trans.__('"Show missing output" has what this rank has printed.')
+      : null;
   }
 }
 
 /** Returns a snapshot's output of a rank, or of another rank if it has none. */
-function outputOf({ others, output, run }: Snapshot, rank: number): Output {
+function outputOf(snapshot: Snapshot, rank: number): Output {
+  const { others, output } = snapshot;
   const saved = others.find((each) => each.rank === rank);
-  const isOver = run !== null && run.state !== 'running' && run.state !== 'waiting';
   if (output.rank === rank && output.text) {
     return output;
   }
-  return saved ?? (isOver ? { rank, text: '' } : output);
+  return saved ?? (isOver(snapshot) ? { rank, text: '' } : output);
 }

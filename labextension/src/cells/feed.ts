@@ -2,6 +2,7 @@
    the run goes on, and the server where neither tells it. Each place that shows a run listens here. */
 
 import { Signal } from '@lumino/signaling';
+import { isOver } from '../run.ts';
 import type { Snapshot } from '../snapshot.ts';
 
 /** The source of a snapshot. */
@@ -16,10 +17,6 @@ export interface Known {
   note: string;
   /** Whether no more news of it will come, although its end is not known. */
   isLost: boolean;
-}
-
-export function isOver({ run }: Snapshot): boolean {
-  return run !== null && run.state !== 'running' && run.state !== 'waiting';
 }
 
 /** When a snapshot was made, from the seconds of its run. */

@@ -2,8 +2,9 @@
    comes from their logs. Those that a cell shows have theirs there, unless it lacks some. */
 
 import type { Follow } from '../sidebar/ranks.ts';
+import { isOver } from '../run.ts';
 import { Tail } from '../tail.ts';
-import { isOver, type Feed } from './feed.ts';
+import type { Feed } from './feed.ts';
 import type { RunStrip } from './strip.ts';
 
 export class FollowedRanks {

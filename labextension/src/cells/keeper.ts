@@ -8,10 +8,11 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Entry, Record as RunRecord } from '../api.ts';
 import type { RequestError } from '../lab/client.ts';
 import type { IClusters } from '../lab/clusters.ts';
+import { isOver } from '../run.ts';
 import type { Run } from '../snapshot.ts';
 import { plain } from '../text.ts';
 import { endBackground, hasBeginning, hasRun, replaceOutputs, type Cells } from './cells.ts';
-import { isOver, type Feed } from './feed.ts';
+import type { Feed } from './feed.ts';
 import type { RunStrip } from './strip.ts';
 
 /** Milliseconds to wait for a kernel that does not report a run. */

@@ -8,10 +8,11 @@ import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import type { Action, Ask } from '../action.ts';
 import { marksOf, restore, type Marks } from '../moving.ts';
+import { isOver } from '../run.ts';
 import type { Snapshot } from '../snapshot.ts';
 import { Usage } from '../usage.ts';
 import { release, render, selectedIn, takeOver } from '../view.ts';
-import { isOver, type Feed } from './feed.ts';
+import type { Feed } from './feed.ts';
 import { fromSaved, MIME, type RunOutput } from './record.ts';
 
 /** What a strip needs from its page. */

@@ -4,6 +4,7 @@ import type { Ask } from '../action.ts';
 import type { Entry } from '../api.ts';
 import { element, setAttribute, setName, setOptional, setShown, setText } from '../dom.ts';
 import { PageLinks } from '../pages.ts';
+import { isOver } from '../run.ts';
 import { plain } from '../text.ts';
 import { ActionBar, actionButton, isPossible, type Action } from './actions.ts';
 import { costOf, endOf, madeOf, stateWord, upOf } from './facts.ts';
@@ -143,8 +144,8 @@ export class Card {
       of a terminal. */
   #showStop(): void {
     const { state, snapshot } = this.#entry;
-    const shown = this.#open ? snapshot?.run?.state : undefined;
-    setShown(this.#stop, state === 'running' && shown !== 'running' && shown !== 'waiting');
+    const isInView = this.#open && snapshot?.run && !isOver(snapshot);
+    setShown(this.#stop, state === 'running' && !isInView);
   }
 
   #showUsers(): void {
