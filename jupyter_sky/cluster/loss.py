@@ -68,10 +68,13 @@ class Loss:
 
 
 def how_to_go_on(loss: Loss, attempt: Attempt) -> str:
-    """Say how to go on where the kernel that began a run has ended; empty if nothing is to say."""
+    """Say how to go on where the kernel that began a run has ended; empty if there is nothing."""
     parts = []
-    if attempt.number < attempt.limit:
-        parts.append("no further attempt of `--retry` begins, as the kernel for it has ended")
+    if attempt.left:
+        parts.append(
+            "no further attempt of `--retry` begins, because the kernel that began this run has "
+            "ended"
+        )
     if checkpoint := loss.checkpoint:
         step = "" if checkpoint.step is None else f", of step {checkpoint.step:.12g}"
         parts.append(
@@ -98,7 +101,7 @@ def is_tried_again(run: Run) -> bool:
     """Return whether a run has lost a rank, and what the others do will be done anew for that."""
     attempt = run.task.attempt
     is_ours = attempt.turn is not None  # further attempts at a run end with its kernel
-    return is_ours and attempt.number < attempt.limit and _lost_ranks(run.failures) is not None
+    return is_ours and attempt.left > 0 and _lost_ranks(run.failures) is not None
 
 
 def loss_of_trouble(trouble: SkyError, attempt: Attempt) -> Loss | None:

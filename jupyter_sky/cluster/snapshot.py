@@ -195,8 +195,8 @@ class OutputView(TypedDict):
 class KeptOutput(NamedTuple):
     """What a run has printed, as far as it is kept; ``is_cut`` if its beginning is not."""
 
-    text: str
-    is_cut: bool
+    text: str = ""
+    is_cut: bool = False
 
 
 class History(TypedDict):

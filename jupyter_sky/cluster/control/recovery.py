@@ -290,9 +290,9 @@ async def replace_lost(controller: Controller) -> None:
 
 
 async def _are_stopped(controller: Controller) -> bool:
-    """Return whether another notebook has stopped all machines, of which some are up for a moment.
+    """Return whether another notebook has stopped all machines, even if some still answer.
 
-    One that is stopped alone, as where its provider retires the computer below it, is replaced.
+    A single stopped machine is replaced: its provider may have retired the computer below it.
     """
     provider, connections = controller.provider, controller.connections
     if not isinstance(provider, Stoppable) or not any(each.is_stopped for each in connections):

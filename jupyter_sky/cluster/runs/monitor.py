@@ -160,7 +160,7 @@ class Monitor:
         if run in self._finished:
             return self._finished[run].output
         recorder = self._recorders.get(run)
-        return recorder.kept if recorder else KeptOutput("", is_cut=False)
+        return recorder.kept if recorder else KeptOutput()
 
     def metrics(self) -> Curves:
         """Return the metrics of the last run that has logged any."""

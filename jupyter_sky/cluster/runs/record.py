@@ -153,7 +153,7 @@ class RunRecorder:
     @property
     def kept(self) -> KeptOutput:
         """The output of the first shown rank, as far as it is kept."""
-        return next((tail.kept for tail in self._output.values()), KeptOutput("", is_cut=False))
+        return next((tail.kept for tail in self._output.values()), KeptOutput())
 
     def begin(self, restarted: Iterable[int]) -> None:
         """Record that ranks begin the run; those in ``restarted`` have new processes."""

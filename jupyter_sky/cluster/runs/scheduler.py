@@ -324,7 +324,7 @@ class Scheduler(ClusterListener):
             self._requests.interrupt(run.id, nodes)
 
     def on_notice(self, text: str) -> None:
-        """Tell every run, so that its cell shows the notice."""
+        """Tell every run that is not over, so that its cell shows the notice."""
         for run in [each for each in self._runs.values() if not each.finished]:
             run.on_notice(text)
 

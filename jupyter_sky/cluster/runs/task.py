@@ -99,8 +99,13 @@ class Attempt:
     turn: SharedTurn | None = None
 
     @property
+    def left(self) -> int:
+        """How many further attempts may follow."""
+        return self.limit - self.number
+
+    @property
     def preparation(self) -> Attempt:
-        """The attempt at a run that prepares this one, in the turn that further attempts have."""
+        """The attempt for runs that prepare this one: from the second on, in the shared turn."""
         return Attempt(turn=self.turn if self.number > 1 else None)
 
     def within(self, turn: asyncio.Lock) -> AbstractAsyncContextManager[None]:

@@ -327,7 +327,7 @@ class Agent:
         return await self._volumes.write_back()
 
     def end_because(self, reason: str) -> None:
-        """Publish why the node ends, and end it, unless it is ending; no reason: as one lost."""
+        """End the node, unless it is ending, and publish why; without a reason, as one lost."""
         if reason and not self._ending:
             self._events.publish(Ending(reason).message())
         self.end() if reason else self._leave()

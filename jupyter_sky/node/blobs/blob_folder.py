@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from jupyter_sky.node.blobs.partial_blob import remove_blob
 from jupyter_sky.node.blobs.store import BlobStore
 
 _IS_BLOB = re.compile("[0-9a-f]{64}")  # the digest that is its name
@@ -70,9 +71,7 @@ class BlobFolder:
     def _remove_unknown(self) -> None:
         for path in list(self._store.folder.iterdir()):
             if path.name not in self._store and _IS_BLOB.fullmatch(path.name):
-                if path.is_symlink():
-                    path.readlink().unlink(missing_ok=True)
-                path.unlink(missing_ok=True)
+                remove_blob(path)
 
     def give_up(self) -> None:
         """Leave it as it is: the node ends."""

@@ -123,12 +123,12 @@ def write_blob(path: Path, data: memoryview, spill: Path | None) -> None:
             replace_by_link(path, part.readlink().rename(spill / path.name))
             part.unlink()
     except BaseException:
-        _remove(part)
+        remove_blob(part)
         raise
 
 
 def replace_by_link(path: Path, target: Path) -> None:
-    """Put a link to ``target`` in the place of a file, in one step; remove it if that fails."""
+    """Put a link to ``target`` in the place of a file; remove ``target`` if that fails."""
     new = new_part(path.parent)
     try:
         new.symlink_to(target)  # which takes memory, too, if its path is long
@@ -150,11 +150,11 @@ def drop_unfinished(folder: Path, writer: int) -> None:
     """Remove what a process was writing among blobs when it ended."""
     with contextlib.suppress(OSError):  # no descriptor left to look with
         for part in folder.glob(f"{writer}-*.part"):
-            _remove(part)
+            remove_blob(part)
 
 
-def _remove(part: Path) -> None:
-    """Remove what was being written, on the disk if this is a link to it."""
-    if part.is_symlink():
-        part.readlink().unlink(missing_ok=True)
-    part.unlink(missing_ok=True)
+def remove_blob(path: Path) -> None:
+    """Remove a blob, or a part of one: also the file on disk, if this is a link to it."""
+    if path.is_symlink():
+        path.readlink().unlink(missing_ok=True)
+    path.unlink(missing_ok=True)

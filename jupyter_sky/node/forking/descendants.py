@@ -1,9 +1,10 @@
 """Ending what a rank has started, once its own process has ended.
 
-Processes in the rank's group are easily found. Others, as daemons, have a session of their own, and
-their parent may have ended: then the fork server is their parent. Who started a program is told by
-its environment. A process that was forked without a new program has the fork server's there, but
-the pipes into which its rank prints, which no other rank has, nor what others have started.
+Processes in the rank's group are easily found. Others, such as daemons, have a session of their
+own, and the fork server becomes their parent when theirs ends. A program shows in its environment
+which rank started it. A process that was forked without a new program shows the fork server's
+environment instead, but has its rank's output pipes open, which other ranks and what they have
+started do not.
 """
 
 from __future__ import annotations

@@ -375,8 +375,8 @@ def _enter(folder: str) -> None:
             os.chdir(Path(place).expanduser())
             break
     print(
-        f"The working folder {folder} is gone, and this rank begins in {Path.cwd()}: make it "
-        "again, and `%sky restart` lets ranks begin there.",
+        f"The working folder {folder} is gone, and this rank begins in {Path.cwd()}: make that "
+        "folder again, then restart the ranks with `%sky restart`.",
         file=sys.stderr,
     )
 

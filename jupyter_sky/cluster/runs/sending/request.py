@@ -59,7 +59,7 @@ async def request_of(
         "after_cut_off": together and controller.state.cut_off,
         "first": False,
         "client": "",
-        "attempts_left": task.attempt.limit - task.attempt.number,
+        "attempts_left": task.attempt.left,
     }
 
 

@@ -42,7 +42,6 @@ _MOST_FRAMES = 40
 _MOST_THREADS = 4  # in which calls run beside the main thread
 _LONGEST_LINE = 120  # characters
 _PACKAGE = str(Path(__file__).resolve().parents[3])
-_TITLE = re.compile(r"In\[(\d+)\]")
 _DUMPED = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
 _OF_TORCH = f"torch{os.sep}distributed{os.sep}"
 _WRAPPERS = ("c10d_logger.py",)  # around each call of torch.distributed
@@ -234,8 +233,8 @@ def _seen(file: str, line: int, function: str, titles: Mapping[str, str]) -> See
 def place_of(file: str, titles: Mapping[str, str]) -> tuple[str, bool]:
     """Return the user's name for a file, and whether the file is the user's."""
     if file in titles:
-        match = _TITLE.fullmatch(titles[file])
-        name = f"cell [{match[1]}]" if match else cell_sources.label(titles[file])[1]
+        number = cell_sources.number(titles[file])
+        name = cell_sources.label(titles[file])[1] if number is None else f"cell [{number}]"
         return name or "the cell", True
     if file.startswith("<ipython-input"):
         return "the cell", True

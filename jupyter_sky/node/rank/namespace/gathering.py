@@ -281,10 +281,15 @@ def _gather(name: str, parts: Sharded, files: GatheredFiles | None) -> None:
                 if files:
                     files.whole.parameters.setdefault(id(module), {})[parameter_name] = kept
     if trouble:
-        raise UsageError(
-            f"{name} cannot be brought to the notebook: there is no room for its "
-            f"{format_bytes(parts.size)} where the node keeps what it sends ({trouble.strerror})."
-        )
+        raise no_room(name, parts.size, trouble)
+
+
+def no_room(names: str, size: int, error: OSError) -> UsageError:
+    """Return the error for values that the node cannot keep until they are sent."""
+    return UsageError(
+        f"{names} cannot be brought to the notebook: the node has no room for {format_bytes(size)} "
+        f"of it ({error.strerror}). Leave it on the ranks, or save it in a volume."
+    )
 
 
 def _gathered_unit(unit: Any, keep: Any) -> Iterator[tuple[Any, str, WholeParameter]]:

@@ -12,10 +12,9 @@ from typing import Any
 import jupyter_sky
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_bytes
 from jupyter_sky.node.blobs.partial_blob import NO_ROOM, write_blob
 from jupyter_sky.node.rank.namespace import attributes
-from jupyter_sky.node.rank.namespace.gathering import GatheredFiles, Gatherer
+from jupyter_sky.node.rank.namespace.gathering import GatheredFiles, Gatherer, no_room
 from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader
 from jupyter_sky.node.rank.namespace.takeover.takeover import Takeover
 from jupyter_sky.serialization import blobs, cell_sources, garbage, pickling
@@ -280,12 +279,7 @@ class Namespace:
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
-                size = format_bytes(data.nbytes)
-                raise UsageError(
-                    f"{names} cannot be brought to the notebook: a part has {size}, for which "
-                    "there is no room where the node keeps what it sends: keep it where the ranks "
-                    "are, or save it in a volume."
-                ) from None
+                raise no_room(names, data.nbytes, error) from None
         return {**packed, "cells": dict(pickled.cells)} if pickled.cells else packed
 
 
