@@ -153,6 +153,13 @@ def check_plugins(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
 def check_connected(plugins: Iterable[Plugin], ranks: int) -> None:
     """Refuse plugins that would connect ranks by several libraries, all at the same port.
 
+    Parameters
+    ----------
+    plugins
+        The plugins of a cluster.
+    ranks
+        How many ranks it has; one alone is not connected.
+
     Raises
     ------
     UsageError

@@ -99,9 +99,21 @@ def choose_ranks(
 
 
 def shown_ranks(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return those of the ranks of a run whose output is shown: by default the first.
+    """Return the ranks of a run whose output is shown.
 
-    That is also so where none of the chosen ones takes part: they may be a setting for all runs.
+    Parameters
+    ----------
+    chosen
+        As for `choose_ranks`, but ``None`` chooses the first rank, as does ``"head"``. Ranks that
+        do not take part are left out: the choice may be a setting for all runs. If none is left,
+        the first is shown.
+    ranks
+        The ranks that take part.
+
+    Raises
+    ------
+    UsageError
+        When the cluster does not have one of the numbers.
     """
     if chosen in (None, "head"):
         return tuple(ranks[:1])

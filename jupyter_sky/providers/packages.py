@@ -22,7 +22,7 @@ from jupyter_sky.providers.spec import Image, PipIndex
 from jupyter_sky.serialization.imported_versions import normal_name
 from jupyter_sky.transport.protocol.agent_requests import SENT_WHEELS
 
-_OLD_COPIES = "download.pytorch.org"
+_PYTORCH_HOST = "download.pytorch.org"
 """The host of indexes that have PyTorch, and single old versions of packages that it needs."""
 
 
@@ -206,7 +206,7 @@ def _settings(indexes: Sequence[PipIndex], sent: set[str], constraints: Sequence
     limits = f"constraint-dependencies = {json.dumps(list(constraints))}"
     lines, places = [limits] if constraints else [], {}
     for_any = {urlsplit(index.url).hostname for index in indexes if not index.packages}
-    if for_any == {_OLD_COPIES}:
+    if for_any == {_PYTORCH_HOST}:
         # Else uv takes no other version of what it finds there. Beside other indexes, a stranger
         # could offer versions of what only they should have.
         lines.append('index-strategy = "unsafe-first-match"')

@@ -126,6 +126,7 @@ def installed(name: str) -> Package:
     """
     distribution = importlib.metadata.distribution(name)
     version, _, build = distribution.version.partition("+")
+    # Nodes get the build of an index then, as that of conda does not work there.
     from_index = _origin(distribution) is None or _needs_conda(distribution)
     return Package(distribution.metadata["Name"], version, build, from_index, distribution)
 
@@ -166,7 +167,8 @@ def _installed_at(name: str) -> float:
 def _needs_conda(distribution: Distribution) -> bool:
     """Return whether conda has compiled it: it needs libraries that only conda installs.
 
-    Such a package says in what folder that was, as one does that is in no index.
+    conda records the folder of the build as the package's origin, which otherwise means that no
+    index has it.
     """
     by_conda = (distribution.read_text("INSTALLER") or "").strip() == "conda"
     about = distribution.read_text("WHEEL") or ""

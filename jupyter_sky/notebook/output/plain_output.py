@@ -72,9 +72,9 @@ class PlainOutput:
         end = "\n" if last and last[-1][1].is_complete else ""
         kept = b"".join(piece.data for piece in list(self._pieces))
         whole = kept + f"{text}{end}".encode()
-        is_end = self._has_dropped or len(whole) > self._limit
+        is_cut = self._has_dropped or len(whole) > self._limit
         # The kept output may begin in the middle of a character.
-        return KeptOutput(whole[-self._limit :].decode(errors="ignore"), is_end)
+        return KeptOutput(whole[-self._limit :].decode(errors="ignore"), is_cut)
 
     def add(self, event: Output | Display) -> None:
         """Add output or a display of a rank."""

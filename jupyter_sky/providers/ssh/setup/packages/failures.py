@@ -57,8 +57,10 @@ def explain(said: str, image: Image, recipe: Recipe, machine: str, cuda: bool) -
     at_hand = sources(image)
     if at_hand.no_index and (lacks := re.findall(r"(\S+) was not found in the provided", text)):
         folder = at_hand.folders[0].url
-        line = download_line(folder, [*dict.fromkeys(lacks)], machine=machine)
-        return f"{folder} has no {', '.join(lacks)}: `{line}` gets it"
+        lacks = [*dict.fromkeys(lacks)]
+        line = download_line(folder, lacks, machine=machine)
+        these = "it" if len(lacks) == 1 else "them"
+        return f"{folder} has no {', '.join(lacks)}: `{line}` gets {these}"
     if _NOT_RUN.search(text):
         return (
             "programs may not be run where its environments are, which may be mounted with noexec: "
