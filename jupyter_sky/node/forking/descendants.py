@@ -12,21 +12,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import stat
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping
 
 import psutil
 
+from jupyter_sky.node.pipes import has_pipe
+
 RANK_PID = "JUPYTER_SKY_RANK_PID"
 """The variable that tells which rank a process descends from."""
-
-
-def pipes_of(descriptors: Iterable[int]) -> frozenset[str]:
-    """Return the names of the pipes among descriptors, as /proc has them for any process."""
-    found = map(os.fstat, descriptors)
-    # The number of a file may be that of a pipe, too.
-    return frozenset(f"pipe:[{each.st_ino}]" for each in found if stat.S_ISFIFO(each.st_mode))
 
 
 def kill_group(leader: int) -> None:
@@ -47,8 +40,10 @@ def kill_descendants(of: Mapping[int, frozenset[str]], besides: Collection[int])
     """
     pids, pipes = {str(pid) for pid in of}, frozenset[str]().union(*of.values())
     for process in _all():
+        if process.pid in besides:
+            continue
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid not in besides and (_is_from(process, pids) or _has(process, pipes)):
+            if _is_from(process, pids) or has_pipe(process.pid, pipes):
                 process.kill()
 
 
@@ -73,12 +68,3 @@ def _all() -> list[psutil.Process]:
 
 def _is_from(process: psutil.Process, pids: Collection[str]) -> bool:
     return process.environ().get(RANK_PID) in pids
-
-
-def _has(process: psutil.Process, pipes: Collection[str]) -> bool:
-    """Return whether a process has one of some pipes, be it as a copy: it may print elsewhere."""
-    for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
-        with contextlib.suppress(OSError):  # it has closed it
-            if str(descriptor.readlink()) in pipes:
-                return True
-    return False

@@ -33,10 +33,10 @@ from jupyter_sky.node.forking.descendants import (
     kill_all,
     kill_descendants,
     kill_group,
-    pipes_of,
 )
 from jupyter_sky.node.forking.template import leave_template, tell_template, write_command
 from jupyter_sky.node.packages import overlay
+from jupyter_sky.node.pipes import pipes_of
 from jupyter_sky.serialization import imported_versions
 from jupyter_sky.serialization.process import environment
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec

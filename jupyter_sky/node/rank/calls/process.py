@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from jupyter_sky.node.blobs.partial_blob import drop_unfinished
+from jupyter_sky.node.pipes import has_pipe, pipes_of
 from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.seeds import draw_seeds
 from jupyter_sky.transport.protocol.calls import TellFields
@@ -225,12 +226,8 @@ class _Printed:
     def has_from(self, process: psutil.Process) -> bool:
         """Return whether a process prints here, as one that was forked without a new program."""
         with self._reading:
-            ours = [f"pipe:[{os.fstat(each).st_ino}]" for each in self._ours]
-        for fd in (1, 2):
-            with contextlib.suppress(OSError):  # it has closed it
-                if str(Path(f"/proc/{process.pid}/fd/{fd}").readlink()) in ours:
-                    return True
-        return False
+            ours = pipes_of(self._ours)
+        return has_pipe(process.pid, ours, ("1", "2"))
 
     def drain(self) -> None:
         """Pass on what was printed so far: as much as a pipe can hold."""
