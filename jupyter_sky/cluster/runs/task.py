@@ -108,6 +108,11 @@ class Attempt:
         """The attempt for runs that prepare this one: from the second on, in the shared turn."""
         return Attempt(turn=self.turn if self.number > 1 else None)
 
+    @property
+    def checkpoint(self) -> SavedCheckpoint | None:
+        """The last checkpoint from which it can go on now."""
+        return next((each for each in self.checkpoints if each.is_there), None)
+
     def within(self, turn: asyncio.Lock) -> AbstractAsyncContextManager[None]:
         """Return what waits for the turn, and gives it back unless a further attempt has it."""
         return self.turn.within(turn) if self.turn else turn
@@ -116,11 +121,6 @@ class Attempt:
         """Give back the turn, as no further attempt comes; called in the background loop."""
         if self.turn:
             self.turn.end()
-
-    @property
-    def checkpoint(self) -> SavedCheckpoint | None:
-        """The last checkpoint from which it can go on now."""
-        return next((each for each in self.checkpoints if each.is_there), None)
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ class Interrupts:
 
         An interrupt that is pending is raised first.
         """
-        self._raise_pending()
+        self.raise_pending()
         return function(*args, **kwargs)
 
     def run_between_runs(
@@ -158,10 +158,6 @@ class Interrupts:
         waits = self._waits
         return waits is not None and waits()
 
-    def raise_if_carried_over(self) -> None:
-        """Interrupt a run that was stopped before it began."""
-        self._raise_pending()
-
     def _begin_run(self) -> None:
         self._force = False
         self._is_pending, self._is_carried_over = self._is_carried_over, False
@@ -176,7 +172,7 @@ class Interrupts:
             return function(*args, **kwargs)
         result = function(*args, **kwargs)
         if self._is_pending and _is_interruptible(sys._getframe(1)):
-            self._raise_pending()
+            self.raise_pending()
         return result
 
     def run_ignoring(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -281,7 +277,8 @@ class Interrupts:
             self.is_late = True
             raise KeyboardInterrupt
 
-    def _raise_pending(self) -> None:
+    def raise_pending(self) -> None:
+        """Raise an interrupt that is pending, as in a run that was stopped before it began."""
         if self._is_pending:
             self._is_pending, self.was_raised = False, True
             raise KeyboardInterrupt

@@ -244,7 +244,7 @@ class RankWorker:
             present_run.resume_after_cut_off()
         self._namespace.begin_run(command["outdated"].get(self.rank, ()))
         self._receive_names(command["names"])
-        self._interrupts.raise_if_carried_over()
+        self._interrupts.raise_pending()
         self._namespace.watch(command["watched"])
         result = self._execute(command)
         raise_failed()

@@ -160,8 +160,8 @@ def test_stop_ends_tasks_that_keep_a_run_from_beginning(
             task.result()
         assert other.cancelled()
         with pytest.raises(KeyboardInterrupt):
-            interrupts.run_interruptible(interrupts.raise_if_carried_over)
-        interrupts.run_interruptible(interrupts.raise_if_carried_over)
+            interrupts.run_interruptible(interrupts.raise_pending)
+        interrupts.run_interruptible(interrupts.raise_pending)
     assert not interrupts.keeps_waiting
 
 
@@ -183,4 +183,4 @@ def test_a_stop_that_comes_after_its_run_leaves_tasks_alone(
     leave_task(go_on)
     assert inbox.next_command(fail)
     assert went_on
-    interrupts.run_interruptible(interrupts.raise_if_carried_over)
+    interrupts.run_interruptible(interrupts.raise_pending)
