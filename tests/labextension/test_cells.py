@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,13 @@ def test_a_loop_that_clears_its_output_leaves_the_strip_in_the_users_hands(
     user.wait_for_state(cell, "Stopped")
 
 
+def select_rank_1(strip: Any) -> None:
+    opener = strip.get_by_role("button", name=re.compile("^Running"))
+    if opener.get_attribute("aria-expanded") == "false":
+        opener.click()
+    strip.get_by_role("option", name="rank 1,").click()
+
+
 @pytest.mark.parametrize("saved", [True, False], ids=["saved", "not saved"])
 def test_a_reload_in_the_middle_of_a_run(
     open_notebook: Open, shots: Path, tmp_path: Path, saved: bool
@@ -169,10 +177,7 @@ def test_a_reload_in_the_middle_of_a_run(
     last = max([2, *map(int, re.findall(r"step (\d+)", "".join(shown.all_inner_texts())))])
     strip.get_by_role("button", name="Show missing output").click()
     shown.get_by_text(f"step {last + 1}").wait_for()
-    opener = strip.get_by_role("button", name=re.compile("^Running"))
-    if opener.get_attribute("aria-expanded") == "false":
-        opener.click()
-    strip.get_by_role("option", name="rank 1,").click()
+    select_rank_1(strip)
     # Of a run that has gone on for long, the log shows the end.
     log = strip.get_by_role("log", name="Output of rank 1")
     log.get_by_text(re.compile(r"^step \d+$")).last.wait_for()
@@ -205,10 +210,7 @@ def test_what_several_ranks_have_printed_is_there_after_a_reload(
     user.wait_for_state(cell, "Running")
     strip = user.strip(cell)
     strip.get_by_role("button", name="Show missing output").wait_for()
-    opener = strip.get_by_role("button", name=re.compile("^Running"))
-    if opener.get_attribute("aria-expanded") == "false":
-        opener.click()
-    strip.get_by_role("option", name="rank 1,").click()
+    select_rank_1(strip)
     log = strip.get_by_role("log", name="Output of rank 1")
     log.get_by_text("step 9", exact=True).wait_for()
     strip.get_by_role("button", name="Show missing output").click()
