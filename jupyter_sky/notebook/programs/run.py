@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from types import FrameType
 
 from IPython.core.interactiveshell import ExecutionResult
 from traitlets.config import Config
@@ -37,12 +35,11 @@ from jupyter_sky.notebook.output.unread import discard_unread, is_unread
 from jupyter_sky.notebook.places import stays_up
 from jupyter_sky.notebook.programs.cells import SourceCell, read_cells
 from jupyter_sky.notebook.programs.shell import ProgramShell, exit_of, is_of_pipe
+from jupyter_sky.notebook.programs.signals import stopped_by_signals
 from jupyter_sky.notebook.session import Session
 
 _FAILED, _MISUSED = 1, 2
-_AGAIN_AFTER = 0.05  # seconds
 _DEFAULTS = [each.removeprefix("--") for each in PROGRAM_DEFAULTS]
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_program(
@@ -108,7 +105,7 @@ def run_program(
     program = _Program(path, cells, shell, session)
     session.observers.append(program)
     shell.is_stopped = lambda: program.signal is not None
-    with _heard_signals(program):
+    with stopped_by_signals(program.on_signal):
         try:
             try:
                 program.run(keep)
@@ -325,7 +322,7 @@ class _Program:
             if not self.is_closing:  # what nobody can read must keep no cluster up
                 raise
 
-    def on_signal(self, number: int, frame: FrameType | None) -> None:
+    def on_signal(self, number: int) -> None:
         """Stop the program; ending the clusters afterwards cannot be interrupted."""
         if self.is_closing:
             self._say("it is ending its clusters: wait for that, else they go on for a while")
@@ -333,31 +330,6 @@ class _Program:
         # Again, too: its code may have caught the first one, and go on.
         self.signal = self.signal or number
         raise KeyboardInterrupt
-
-    def on_ignored(self, ignored: sys.UnraisableHookArgs) -> None:
-        """Handle what was raised where Python ignores it, as in a ``__del__``: Stop comes again."""
-        if self.signal is None or ignored.exc_type is not KeyboardInterrupt:
-            sys.__unraisablehook__(ignored)
-            return
-        main = threading.main_thread().ident
-        assert main is not None
-        again = threading.Timer(_AGAIN_AFTER, signal.pthread_kill, (main, self.signal))
-        again.daemon = True
-        again.start()
-
-
-@contextmanager
-def _heard_signals(program: _Program) -> Iterator[None]:
-    # `nohup` has told this process to ignore SIGHUP: it goes on without its terminal.
-    heard = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {each: signal.signal(each, program.on_signal) for each in heard}
-    hook, sys.unraisablehook = sys.unraisablehook, program.on_ignored
-    try:
-        yield
-    finally:
-        sys.unraisablehook = hook
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def _is_stopped(name: str) -> bool:

@@ -301,6 +301,20 @@ def test_ctrl_c_is_not_lost_where_python_ignores_what_is_raised(
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
 
 
+def test_a_signal_that_does_not_wake_the_main_thread_stops_it(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    """As of one that comes just before the code begins to wait, which ends no system call."""
+    code = (
+        "import signal, threading, time\n"
+        "threading.Timer(0.2, signal.raise_signal, [signal.SIGTERM]).start()\n"
+        "try:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    print('woken')\n    raise"
+    )
+    write_notebook(tmp_path / "a.ipynb", code)
+    done = terminal.sky("run", "a.ipynb")
+    assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, "woken\n"), done.stderr
+
+
 def test_it_fails_when_its_cluster_is_ended_from_elsewhere(
     terminal: Terminal, tmp_path: Path
 ) -> None:
