@@ -6,9 +6,11 @@ import os
 import pickle
 import signal
 import socket
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -353,16 +355,26 @@ def test_only_torch_2_9_cannot_split_a_group_of_two_backends(
 
 def test_a_single_rank_forms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPUTE_POOL", topology(0, 1))
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)  # not even imported
+    monkeypatch.setitem(sys.modules, "torch", None)  # not even imported
     life = PluginLifecycle([sky.plugins.torch()])
     life.enter_app()
     assert "MASTER_ADDR" not in os.environ
     life.exit_app()
 
 
+class _NoTorch(MetaPathFinder):
+    """Finds no torch, as where it is not installed."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+
 def test_missing_torch_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPUTE_POOL", topology(0, 2))
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    for name in [each for each in sys.modules if each.partition(".")[0] == "torch"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [_NoTorch(), *sys.meta_path])
     with pytest.raises(
         SkyError, match="torch is not installed on this node: pip install"
     ) as raised:
