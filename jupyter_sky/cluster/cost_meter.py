@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeGuard
 
@@ -99,6 +99,11 @@ class ClusterCost:
     def begin(self) -> None:
         """Count from now on: it has cost nothing before."""
         self.meter = CostMeter(0.0, time.time())
+
+    def add(self, cost: float) -> None:
+        """Add what machines have cost that were no nodes yet, in the unit of the rate."""
+        if self.rate.amount is not None:
+            self.meter = replace(self.meter, spent=self.meter.spent + cost)
 
     def set_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         """Count these nodes from now on, given as in `rate_of`."""

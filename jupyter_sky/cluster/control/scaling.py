@@ -20,6 +20,7 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import describe_loss
 from jupyter_sky.cluster.control.shutdown import end, origin
 from jupyter_sky.cluster.inventory import owed_ends, registry, turns
+from jupyter_sky.cluster.inventory.joining_cost import add_nodes
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.network.first_link import open_link
@@ -112,7 +113,7 @@ async def grow(
         (await there[0].request("authority"))["authority"],
     )
     async with kept_up(controller):  # machines may take longer to join than nodes may be idle
-        growth = await provider.add_nodes(running, progress)
+        growth = await add_nodes(provider, running, controller.cost, progress)
         expansion = _Expansion(controller, provider, growth, lost)
         try:
             await expansion.join(progress)
@@ -214,8 +215,7 @@ class _Expansion(ConnectionListener):
 
     def _former_rows(self) -> list[dict[str, Any]]:
         """Return the registry's data about the previous state of the cluster."""
-        lost = [connection.machine for connection in self._lost]
-        return [machine.row() for machine in [*self._machines, *lost]]
+        return [each.row() for each in [*self._machines, *(one.machine for one in self._lost)]]
 
     def _with_machines(self, machines: Sequence[Machine]) -> list[Connection]:
         for connection, machine in zip(self._kept, machines, strict=True):

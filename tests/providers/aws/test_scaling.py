@@ -6,13 +6,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.control import scaling
 from jupyter_sky.cluster.cost_meter import CostMeter
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import joining_cost, registry
 from jupyter_sky.cluster.inventory.row_updates import record_line
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.attached import attach
@@ -22,6 +23,7 @@ from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.ec2.user_data import power_off_script
+from jupyter_sky.providers.progress import Rented
 from tests.cluster.control.test_scaling import assert_is_whole, prepare
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
@@ -73,6 +75,39 @@ def test_instances_come_and_go(
     assert [host.is_up for host in machines.hosts.values()] == [True, False, False, False]
     cells.cluster.down()
     assert left() == []
+
+
+def test_machines_cost_something_while_they_boot(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = start(1, framework=False)
+    hour = 0.2 + DISK
+
+    late, fails = 0.0, True
+    clock = SimpleNamespace(time=lambda: time.time() + late)
+    monkeypatch.setattr(joining_cost, "time", clock)
+
+    def say(text: object) -> None:
+        """Let booting take an hour."""
+        nonlocal late
+        if isinstance(text, Rented):
+            late = 3600.0
+        elif text == "checking the network":
+            late = 0.0
+            if fails:
+                raise SkyError("enough")
+
+    with pytest.raises(SkyError, match="enough"):
+        cells.cluster.scale(2, progress=say)
+    assert cells.cluster.snapshot()["cluster"]["cost"] == pytest.approx(hour, rel=0.1)
+    fails = False
+    cells.cluster.scale(2, progress=say)
+    assert cells.cluster.snapshot()["cluster"]["cost"] == pytest.approx(2 * hour, rel=0.1)
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    # That of the first node goes on meanwhile.
+    assert row.meter.spent == pytest.approx(4 * hour, rel=0.1)
+    assert row.meter.since < time.time()
 
 
 def test_what_was_rented_is_given_back_where_nobody_can_be_told(

@@ -81,12 +81,7 @@ def _rent(
     )
     local_store.add_location(there.location)
     request = choice.request(there, settings, spec, identity, acceptable, image)
-    rented = launch.rent(there, request, report)
-    price, gpus = _price(rented), sum(each.gpus for each in rented)
-    cost = "price unknown" if price is None else f"{format_dollars(price)} an hour"
-    what = f"{_described(rented)}, {cost}"
-    report(Rented.of(what, price, len(rented), gpus, FIRST_SIGN_WITHIN))
-    return rented
+    return _reported(launch.rent(there, request, report), report)
 
 
 def rent_more(
@@ -136,7 +131,15 @@ def rent_more(
         bastion=like.bastion,
         tags={**request.tags, REQUEST: number},
     )
-    return scale_out.rent(there, request, like, said, report)
+    return _reported(scale_out.rent(there, request, like, said, report), report)
+
+
+def _reported(rented: list[RentedInstance], report: Callable[[str], None]) -> list[RentedInstance]:
+    price, gpus = _price(rented), sum(each.gpus for each in rented)
+    cost = "price unknown" if price is None else f"{format_dollars(price)} an hour"
+    what = f"{_described(rented)}, {cost}"
+    report(Rented.of(what, price, len(rented), gpus, FIRST_SIGN_WITHIN))
+    return rented
 
 
 def _costs_as_before(offer: InstanceOffer, lost: Sequence[Node]) -> bool:
