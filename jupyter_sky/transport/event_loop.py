@@ -284,7 +284,7 @@ def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
     Raises
     ------
     NoWaitingThread
-        If no thread waits for the loop.
+        If no thread waits for the loop, or Ctrl-C ended the wait.
     """
     answer: concurrent.futures.Future[T] = concurrent.futures.Future()
     with _waiting_lock:
@@ -323,10 +323,13 @@ def _serve(requests: _Requests) -> None:
     function, answer = request
     try:
         answer.set_result(function())
-    except BaseException as error:
+    except Exception as error:
         answer.set_exception(error)
-        if not isinstance(error, Exception):
-            raise
+    except (
+        BaseException
+    ):  # as Ctrl-C: it ends this wait, and would end the loop in one of its tasks
+        answer.set_exception(NoWaitingThread())
+        raise
 
 
 def _forget_loop() -> None:

@@ -100,6 +100,23 @@ def test_no_question_waits_for_a_thread_whose_wait_was_interrupted(
         event_loop.call_in_waiting_thread(str)
 
 
+def test_ctrl_c_at_a_question_does_not_end_the_loop() -> None:
+    def answer() -> NoReturn:
+        raise KeyboardInterrupt
+
+    async def ask() -> None:
+        try:
+            await asyncio.to_thread(event_loop.call_in_waiting_thread, answer)
+        except event_loop.NoWaitingThread:
+            given_up.set()
+
+    given_up = threading.Event()
+    with pytest.raises(KeyboardInterrupt):
+        event_loop.wait_uninterrupted(ask())
+    assert given_up.wait(PATIENCE)
+    assert event_loop.wait(asyncio.sleep(0, "goes on")) == "goes on"
+
+
 def test_a_question_that_nobody_has_asked_when_another_one_ends_the_wait_is_given_up() -> None:
     asked: list[concurrent.futures.Future[str]] = []
 

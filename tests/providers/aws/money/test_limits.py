@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws import AWS, local_store
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport import event_loop
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.faults import without_spot_price
 from tests.providers.aws.starting import SPEC, Booting, provider
@@ -140,6 +142,21 @@ def test_a_lost_cluster_is_asked_for_where_its_zone_alone_has_become_dearer(
         Cluster.start(spec, wanted, RuntimeEnv(None))
     assert asked == [f"Start 4 × p4d.24xlarge spot for $83.24 an hour {WHERE}? [y/N] "]
     assert left() == []
+
+
+def test_stop_at_the_question_is_a_stop(
+    account: Account, subnet: str, left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(question: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", stop)
+    with pytest.raises(KeyboardInterrupt):
+        Cluster.start(SPEC, AWS(subnet=subnet, ask_above=1.0), RuntimeEnv(None))
+    assert registry.find(SPEC.name) is None
+    assert left() == []
+    # Other clusters of this process go on.
+    assert event_loop.wait(asyncio.sleep(0, "goes on")) == "goes on"
 
 
 @pytest.mark.parametrize(
