@@ -359,6 +359,7 @@ def test_who_stops_it_between_two_attempts_in_the_background_ends_it(
         "\"open(f'{folder}/begun', 'a').write('.')\\ndie_once()\")"
     )
     assert renews.wait(PATIENCE)
+    assert "attempt 2 of 4 begins" in pair.namespace["run"].output, "not only once it has"
     said = pair.run("%sky interrupt" if where == "interrupt" else where)
     assert where != "interrupt" or said.endswith(": stopping\n")
     with pytest.raises(Interrupted, match="the run was stopped"):

@@ -32,19 +32,11 @@ def begin_in_background(
     handle
         A display for the strip to replace.
     """
-    lines: list[str] = []
-    attempts = Attempts(cell, cluster, lines.append)
+    attempts = Attempts(cell, cluster, lambda text: made.say(text))
 
     def again(run: RunHandle) -> RunHandle | None:
-        try:
-            following = attempts.next_after(run, None)
-        finally:
-            for line in lines:
-                made.say(line)
-            lines.clear()
-        if following is None:
-            return None
-        panels.go_on(strip, cluster, following.id)
+        if following := attempts.next_after(run, None):
+            panels.go_on(strip, cluster, following.id)
         return following
 
     run = attempts.begin()
