@@ -68,6 +68,11 @@ class OtherNotebooks:
         Returns the runs of others that ranks are busy with.
     stop
         Stops a run.
+
+    Attributes
+    ----------
+    unseen
+        The run of another kernel that was found at the start, until the user asks for it.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class OtherNotebooks:
         self._controller = controller
         self._running = running
         self._stop = stop
+        self.unseen: Run | None = None
         self._unfinished: dict[str, _Unfinished] = {}
         self._queued: set[str] = set()
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -111,20 +117,14 @@ class OtherNotebooks:
             if not self._unfinished[run].ranks:
                 del self._unfinished[run]
 
-    async def wait_for_turn(self, run: Run, unseen: Run | None) -> None:
+    async def wait_for_turn(self, run: Run) -> None:
         """Wait until the runs of others are over, or this one is; say so in its cell.
-
-        Parameters
-        ----------
-        run
-            The run.
-        unseen
-            The run that an earlier kernel has left, if the user has not asked for it yet.
 
         Raises
         ------
         SkyError
-            For a cell, if that is going on: the user may want to see it first, or not at all.
+            For a cell, if the unseen run is going on: the user may want to see that first, or not
+            at all.
         """
 
         def is_free() -> bool:
@@ -136,7 +136,7 @@ class OtherNotebooks:
         if not is_free():
             await self._enter_queue(run.id)
         if not (is_free() or await self._controller.holds_soon(is_free)):
-            self._refuse_if_left(run, unseen)
+            self._refuse_behind_unseen(run)
             # Not `%sky`: the kernel is busy, and follows only what it found when it attached.
             name = self._controller.spec.name
             run.on_notice(
@@ -262,7 +262,8 @@ class OtherNotebooks:
             return False
         return all(each["is_left"] for each in answers)
 
-    def _refuse_if_left(self, run: Run, unseen: Run | None) -> None:
+    def _refuse_behind_unseen(self, run: Run) -> None:
+        unseen = self.unseen
         if unseen is None or run.task.script or self._controller.shared:
             return
         if unseen.id in self._running():
@@ -305,18 +306,19 @@ class OtherNotebooks:
             if not await controller.holds_soon(lambda: bool(self._running())):
                 return
 
-    async def say_missed(self, cluster: str, unseen: Run | None, run: Run) -> None:
-        """Say in the cell of a run that an earlier kernel has left another one.
+    async def say_missed(self, run: Run) -> None:
+        """Say in the cell of a run that there is an unseen one.
 
         One that is over, and whose values have come, was most likely shown: its kernel ended within
         the second in which it would have told nodes so.
         """
+        unseen = self.unseen
         if unseen is None or self._is_missed_told or run.in_background or not run.task.title:
             return
         self._is_missed_told = True
         # Nothing runs any more: its end is among the events that are still on their way.
         await self._controller.holds_soon(lambda: unseen.finished)
-        if unseen.finished and not await blocking(owed_runs.owes, cluster, unseen.id):
+        if unseen.finished and not await blocking(owed_runs.owes, self._controller.id, unseen.id):
             return
         names = sorted({name for each in unseen.task.values.values() for name in each})
         brings = f" and brings {format_list(names)} here" if names else ""

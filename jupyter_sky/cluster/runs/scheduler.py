@@ -68,7 +68,6 @@ class Scheduler(ClusterListener):
         self.controller = Controller(config, self)
         self.monitor = Monitor(self.controller)
         self._runs: dict[str, Run] = {}
-        self._unseen: Run | None = None
         self._interrupted: set[str] = set()
         self._turn = asyncio.Lock()
         self._requests = requests = QuietRequests(self.controller)
@@ -91,7 +90,7 @@ class Scheduler(ClusterListener):
 
     def pop_unseen_run(self) -> Run | None:
         """Return the run that another kernel began, if any; from now on, it belongs to this one."""
-        run, self._unseen = self._unseen, None
+        run, self._others.unseen = self._others.unseen, None
         return run
 
     def start(self, run: Run) -> None:
@@ -227,9 +226,9 @@ class Scheduler(ClusterListener):
         while not (run.sent or run.finished):
             if not controller.alive:
                 raise controller.loss.anew()
-            await self._others.wait_for_turn(run, self._unseen)
+            await self._others.wait_for_turn(run)
             dispatch.check_ranks(controller, run.task)  # the cluster may have changed meanwhile
-            await self._others.say_missed(controller.id, self._unseen, run)
+            await self._others.say_missed(run)
             give_way = partial(self._others.let_finish, run) if controller.has_company else None
             try:
                 await dispatch.send_once_whole(controller, run, self.monitor.begin, give_way)
@@ -240,7 +239,8 @@ class Scheduler(ClusterListener):
 
     def _foreign_runs(self) -> set[str]:
         """The runs that ranks are busy with, and that this kernel neither began nor follows."""
-        ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
+        unseen = self._others.unseen
+        ours = self._runs.keys() - ({unseen.id} if unseen else set())
         return set(self.controller.state.busy_runs - ours - self._interrupted)
 
     def _fail_because(self, run: Run, error: Exception) -> None:
@@ -331,7 +331,7 @@ class Scheduler(ClusterListener):
     def on_unseen_run(self, began: RunBegan, names: RequestedNames, untold: Sequence[int]) -> None:
         """Follow a run that another kernel began; called before its events."""
         task = request.task_of(began, self.controller.ranks, names)
-        run = self._unseen = self._runs[began.run] = self._make_run(task, began.run)
+        run = self._others.unseen = self._runs[began.run] = self._make_run(task, began.run)
         run.sent, run.is_recorded = True, bool(names.asked)
         run.started = run.began = time.monotonic() - max(0.0, began.seconds)
         run.data_sent.set()
@@ -363,7 +363,7 @@ class Scheduler(ClusterListener):
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Replace the node, or end the runs with the cluster."""
-        others = self._unseen if self.controller.shared else None  # its notebook may go on
+        others = self._others.unseen if self.controller.shared else None  # its notebook may go on
         sent = [run.id for run in self._runs.values() if run.sent and run is not others]
         if recovery.record_agent_loss(self.controller, connection, sent):
             self.controller.spawn(self._make_whole_in_turn())
@@ -373,7 +373,7 @@ class Scheduler(ClusterListener):
         runs = list(self._runs.values())
         for run in runs:
             run.end(trouble)
-        return any(run is not self._unseen for run in runs)
+        return any(run is not self._others.unseen for run in runs)
 
     def _on_finish(self, run: Run) -> None:
         """Handle the end of a run."""
