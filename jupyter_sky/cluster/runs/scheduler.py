@@ -29,7 +29,7 @@ from jupyter_sky.cluster.runs.sending import dispatch, outcome, recorded, reques
 from jupyter_sky.cluster.runs.talk import Interrupting, QuietRequests, Talk
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import ClusterConfig
-from jupyter_sky.errors import ClusterLost, NoConnection, RanksBusy, SkyError
+from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.scaling import Scalable
@@ -230,11 +230,7 @@ class Scheduler(ClusterListener):
             dispatch.check_ranks(controller, run.task)  # the cluster may have changed meanwhile
             await self._others.say_missed(run)
             give_way = partial(self._others.let_finish, run) if controller.has_company else None
-            try:
-                await dispatch.send_once_whole(controller, run, self.monitor.begin, give_way)
-            except RanksBusy:
-                if run.sent:  # to some nodes, while another notebook sent one to others
-                    raise
+            if not await dispatch.send_once_whole(controller, run, self.monitor.begin, give_way):
                 await self._others.wait_as_refused(run)
 
     def _foreign_runs(self) -> set[str]:

@@ -318,9 +318,9 @@ def test_a_cell_waits_for_ranks_that_another_notebook_is_restarting(
         while not now.exists():
             time.sleep(0.01)
 
-    async def counted(*about: Any) -> None:
+    async def counted(*about: Any) -> bool:
         asked.append(about)
-        await send(*about)
+        return await send(*about)
 
     asked, send = [], dispatch.send_once_whole
     cells = new(1, framework=sky.Plugin("slow", around_app=slow))

@@ -50,7 +50,7 @@ def check_ranks(controller: Controller, task: Task) -> None:
 
 async def send_once_whole(
     controller: Controller, run: Run, begin: Callable[[Run], object], give_way: GiveWay | None
-) -> None:
+) -> bool:
     """Send a run to its ranks, once all ranks of the cluster are there and in one group.
 
     Parameters
@@ -64,31 +64,26 @@ async def send_once_whole(
     give_way
         See `dispatch`.
 
+    Returns
+    -------
+    bool
+        ``False`` if another notebook was first, so that it has begun nowhere and has to wait.
+
     Raises
     ------
     RanksBusy
-        If another notebook was first; where the run was not sent then, it has begun nowhere.
+        If another notebook was first on some nodes, and the run may have begun on others.
     SkyError
         If it cannot begin.
     """
-    sync, update = controller.sync, run.task.update
     for is_first in (True, False):
-        await recovery.make_whole(controller)
-        # Something that ranks were sent before it was lost.
-        while sync.is_outdated(update) and not run.finished:
-            await sync.refresh(update)
-            await _send_until_over(controller, run)
-            await recovery.make_whole(controller)
+        await _make_ready(controller, run)
         if run.finished:
-            sync.lost(update)  # what was added to it since its end was reported
-            return
+            controller.sync.lost(run.task.update)  # what was added since its end was reported
+            return True
         run.began, run.generation = time.monotonic(), controller.state.generation
         begin(run)
-        while controller.untold:
-            run.on_notice(controller.untold.pop(0))
-        if run.task.code and (note := missing.notice(update.given_anew)):
-            run.on_notice(note)
-            update.given_anew.clear()
+        _notify(controller, run)
         try:
             await dispatch(controller, run, give_way=give_way)
             break
@@ -98,7 +93,7 @@ async def send_once_whole(
             may_have_begun = run.id in controller.state.busy_runs
             if isinstance(why, RanksBusy) and not may_have_begun:
                 run.sent = False
-                raise
+                return False
             # Where a rank was lost just before, or restarted by another notebook, as was not known
             # here yet, it has begun nowhere, or only on other nodes.
             may_have_begun = may_have_begun or not await controller.holds_soon(
@@ -112,6 +107,27 @@ async def send_once_whole(
     run.told.set()
     if run.talk:
         run.talk.on_begun()
+    return True
+
+
+async def _make_ready(controller: Controller, run: Run) -> None:
+    """Make the cluster whole, and send again what its ranks have lost of a run's names."""
+    sync, update = controller.sync, run.task.update
+    await recovery.make_whole(controller)
+    while sync.is_outdated(update) and not run.finished:
+        await sync.refresh(update)
+        await _send_until_over(controller, run)
+        await recovery.make_whole(controller)
+
+
+def _notify(controller: Controller, run: Run) -> None:
+    """Show in a run's cell what has happened before, and which ranks began without its names."""
+    while controller.untold:
+        run.on_notice(controller.untold.pop(0))
+    update = run.task.update
+    if run.task.code and (note := missing.notice(update.given_anew)):
+        run.on_notice(note)
+        update.given_anew.clear()
 
 
 async def _send_until_over(controller: Controller, run: Run) -> None:
