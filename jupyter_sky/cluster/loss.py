@@ -88,7 +88,7 @@ def how_to_go_on(loss: Loss, attempt: Attempt) -> str:
 
 def find_loss(run: Run, controller: Controller) -> Loss | None:
     """Return what a run has lost; ``None`` if it ended otherwise, as with its own error."""
-    if not run.finished or run.stopped or run.is_unwanted:
+    if not run.finished or run.stopped or run.asked_to_stop:
         return None
     if controller.state.phase is ClusterPhase.LOST:
         what = _describe(controller.loss)

@@ -44,7 +44,7 @@ def raise_if_stopped(run: Run, deadline: float, untold: Sequence[Connection]) ->
         raise TimedOut(f"the time limit of {limit:g} s is over: {what}") from None
 
 
-def raise_if_unwanted(run: Run) -> None:
+def raise_if_asked_to_stop(run: Run) -> None:
     """Refuse a further attempt at a run that was stopped between two of them.
 
     Raises
@@ -52,7 +52,7 @@ def raise_if_unwanted(run: Run) -> None:
     Interrupted
         If it was.
     """
-    if run.is_unwanted:
+    if run.asked_to_stop:
         raise Interrupted("the run was stopped: it is not tried again.")
 
 
@@ -90,7 +90,7 @@ def _what_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> st
         return f"{who} had finished after {seconds:.1f} s, before {they} could be stopped."
     done = "stopped" if has_any_stopped else f"{were} to stop"
     text = f"{format_ranks(run.task.ranks)} {done} after {seconds:.1f} s"
-    if not run.is_unwanted:  # another notebook, a terminal or the ranks' own code did it
+    if not run.asked_to_stop:  # another notebook, a terminal or the ranks' own code did it
         text += ", and not by this notebook"
     ended = set(run.task.ranks) - run.done.keys() if run.finished and not run.trouble else set()
     if ended and run.talk is None:

@@ -23,7 +23,7 @@ from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.talk import Teller
 from jupyter_sky.cluster.runs.task import HangNotice, Message, RunNotice, Task
 from jupyter_sky.cluster.runs.values import load_all
-from jupyter_sky.cluster.stopped import raise_if_stopped, raise_if_unwanted, seen_before
+from jupyter_sky.cluster.stopped import raise_if_asked_to_stop, raise_if_stopped, seen_before
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.events import Display, Output, Prompted, RankDone, Told
@@ -126,7 +126,7 @@ class RunHandle:
             self.begin()
             self._show_queued(callbacks, limit=timeout)
             if not run.finished:
-                run.time_limit = timeout
+                run.mark_stopped(timeout)
                 self._stop_and_show(callbacks)
                 self._raise_if_stopped()
         except KeyboardInterrupt:
@@ -135,7 +135,7 @@ class RunHandle:
                 leaves = is_leaving()
             if leaves:
                 raise Interrupted("this kernel is ending; the run continues.") from None
-            run.stopped_by_user = run.is_unwanted = True
+            run.mark_stopped()
             self._stop_and_show(callbacks)
             self._raise_if_stopped()
 
@@ -220,7 +220,7 @@ class RunHandle:
 
     def stop(self) -> None:
         """Stop the run and return at once."""
-        self._run.stopped_by_user = self._run.is_unwanted = True
+        self._run.mark_stopped()
         event_loop.call(self._scheduler.stop, self._run)
 
     def values(self) -> dict[int, Any]:
@@ -254,8 +254,9 @@ class RunHandle:
 
     def renew_ranks(self) -> None:
         """Replace its ranks' processes, to try its task again; `Interrupted` if it is stopped."""
-        event_loop.wait(self._scheduler.renew(self._run), lambda: raise_if_unwanted(self._run))
-        raise_if_unwanted(self._run)
+        run = self._run
+        event_loop.wait(self._scheduler.renew(run), lambda: raise_if_asked_to_stop(run))
+        raise_if_asked_to_stop(run)
 
     @property
     def loss(self) -> Loss | None:
@@ -390,7 +391,7 @@ class RunHandle:
         if left > 0:
             asyncio.get_running_loop().call_later(left, self._stop_in_time, limit)
         else:
-            run.time_limit = limit
+            run.mark_stopped(limit)
             self._scheduler.interrupt(run.id)
 
     def _raise_if_stopped(self) -> None:

@@ -123,15 +123,13 @@ class Run:
         The process group that its ranks were in; 0 before it was sent.
     queue
         What the user's thread has to show, in order; ``None`` is the end.
-    done
-        The last event of each rank that has finished.
-    failures
-        How ranks failed, in the order in which they did.
+    done, failures
+        The last event of each rank that has finished; how ranks failed, in order.
     trouble
         Why the cluster could not go on with it.
-    stopped_by_user, time_limit, is_unwanted
+    stopped_by_user, time_limit, asked_to_stop
         Whether the user stopped it; the seconds after which it was stopped; whether this notebook
-        has tried to stop it. The user's thread sets them too, before it asks the loop to stop it.
+        has asked its ranks to stop it, or is about to.
     in_background
         Whether the kernel does not wait for it.
     kept
@@ -148,10 +146,8 @@ class Run:
         Set when it is over.
     hang
         Where its ranks are, while one waits for another or for the user.
-    prompts
-        The prompts at which its ranks wait for the user.
-    metrics
-        What its ranks have logged.
+    prompts, metrics
+        The prompts at which its ranks wait for the user; what they have logged.
     checkpoints
         The last checkpoint that its ranks, or those of earlier attempts, have saved; and the last
         that its bucket has, too.
@@ -177,7 +173,7 @@ class Run:
         self.trouble: SkyError | None = None
         self.stopped_by_user = False
         self.time_limit: float | None = None
-        self.is_unwanted = False
+        self.asked_to_stop = False
         self.in_background = False
         self.kept = Flag()
         self.data_sent = Flag()
@@ -235,6 +231,14 @@ class Run:
     def stopped(self) -> bool:
         """Whether it was stopped, by the user or because its time was over."""
         return self.stopped_by_user or self.time_limit is not None
+
+    def mark_stopped(self, limit: float | None = None) -> None:
+        """Note, in any thread, that the user stops it, or that its limit of seconds is over."""
+        self.asked_to_stop = True
+        if limit is None:
+            self.stopped_by_user = True
+        else:
+            self.time_limit = limit
 
     @property
     def failed(self) -> bool:

@@ -113,9 +113,10 @@ class Scheduler(ClusterListener):
         """Interrupt a run of any kernel; one that waits for its turn does not begin."""
         self._interrupted.add(run)
         if own := self._runs.get(run):
-            own.is_unwanted = True
+            own.asked_to_stop = True
             if not own.sent:
-                own.stopped_by_user = own.time_limit is None
+                if not own.stopped:
+                    own.mark_stopped()
                 self._fail(own, SkyError("the run was stopped before it began."))
         self._requests.interrupt(run)
 

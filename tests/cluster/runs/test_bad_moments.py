@@ -17,10 +17,12 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import Interrupted, RankLost
+from jupyter_sky.cluster.errors import Interrupted, RankLost, TimedOut
 from jupyter_sky.cluster.inventory import owed_runs, registry
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.sending import dispatch
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.output.background_run import BackgroundRun
@@ -163,6 +165,22 @@ def test_stop_says_which_ranks_had_finished_before(cells) -> None:
     assert re.fullmatch(sentence, str(stopped.value))
     caught = "try:\n    print('here'); time.sleep(600)\nexcept KeyboardInterrupt:\n    pass"
     assert str(stop_at_first_line(cells.start(caught))).startswith("ranks 0-3 stopped after ")
+
+
+def test_a_run_that_fails_just_before_its_time_is_over_is_no_run_that_others_have_stopped(
+    cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = Scheduler.stop
+
+    def fail_and_stop(scheduler: Scheduler, run: Run) -> None:
+        run.end(sky.SkyError("the node is gone."))
+        stop(scheduler, run)
+
+    monkeypatch.setattr(Scheduler, "stop", fail_and_stop)
+    with pytest.raises(TimedOut) as caught:
+        cells.start("time.sleep(600)").follow(timeout=0.2)
+    assert "the node is gone" in str(caught.value)
+    assert "not by this notebook" not in str(caught.value)
 
 
 def test_stop_is_heard_after_an_error_was_shown_in_the_middle_of_a_cell(cells) -> None:
