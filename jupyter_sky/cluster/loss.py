@@ -99,9 +99,8 @@ def find_loss(run: Run, controller: Controller) -> Loss | None:
 
 def is_tried_again(run: Run) -> bool:
     """Return whether a run has lost a rank, and what the others do will be done anew for that."""
-    attempt = run.task.attempt
-    is_ours = attempt.turn is not None  # further attempts at a run end with its kernel
-    return is_ours and attempt.left > 0 and _lost_ranks(run.failures) is not None
+    is_ours = run.task.turn is not None  # further attempts at a run end with its kernel
+    return is_ours and run.task.attempt.left > 0 and _lost_ranks(run.failures) is not None
 
 
 def loss_of_trouble(trouble: SkyError, attempt: Attempt) -> Loss | None:

@@ -164,7 +164,7 @@ class Scheduler(ClusterListener):
 
     async def renew(self, run: Run) -> None:
         """Replace the processes of a run's ranks, to try it again; see `recovery.renew`."""
-        async with run.task.attempt.within(self._turn):
+        async with self._turn_of(run):
             self._runs[run.id] = run  # who stops what goes on stops this, too
             try:
                 await self._others.let_all_finish()
@@ -209,7 +209,7 @@ class Scheduler(ClusterListener):
         later runs count on what it does.
         """
         recording = recorded.record_waiting(self.controller.id, run, self._turn.locked())
-        async with run.task.attempt.within(self._turn):
+        async with self._turn_of(run):
             if recording:
                 await recording
             if sending:
@@ -220,6 +220,10 @@ class Scheduler(ClusterListener):
             if run.finished and not run.sent:  # perhaps before it was recorded that it waits
                 await recorded.settle(self.controller.id, run)
             await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
+
+    def _turn_of(self, run: Run) -> contextlib.AbstractAsyncContextManager[None]:
+        """Return what waits for a run's turn, and gives it back unless a further attempt has it."""
+        return run.task.turn.within(self._turn) if run.task.turn else self._turn
 
     async def _begin(self, run: Run) -> None:
         """Send a run to its ranks, after the runs that other notebooks have begun."""

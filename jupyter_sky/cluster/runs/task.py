@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from jupyter_sky.cluster.metrics.curves import Curves
@@ -86,8 +84,6 @@ class Attempt:
         What the previous attempt has logged.
     earlier
         The ids of the runs that were the earlier attempts.
-    turn
-        The turn of all of them; without it, this one has its own.
     """
 
     number: int = 1
@@ -96,7 +92,6 @@ class Attempt:
     timeout: float | None = None
     metrics: Curves | None = None
     earlier: tuple[str, ...] = ()
-    turn: SharedTurn | None = None
 
     @property
     def left(self) -> int:
@@ -104,23 +99,9 @@ class Attempt:
         return self.limit - self.number
 
     @property
-    def preparation(self) -> Attempt:
-        """The attempt for runs that prepare this one: from the second on, in the shared turn."""
-        return Attempt(turn=self.turn if self.number > 1 else None)
-
-    @property
     def checkpoint(self) -> SavedCheckpoint | None:
         """The last checkpoint from which it can go on now."""
         return next((each for each in self.checkpoints if each.is_there), None)
-
-    def within(self, turn: asyncio.Lock) -> AbstractAsyncContextManager[None]:
-        """Return what waits for the turn, and gives it back unless a further attempt has it."""
-        return self.turn.within(turn) if self.turn else turn
-
-    def end_turn(self) -> None:
-        """Give back the turn, as no further attempt comes; called in the background loop."""
-        if self.turn:
-            self.turn.end()
 
 
 @dataclass(frozen=True)
@@ -159,6 +140,8 @@ class Task:
         Whether somebody answers prompts, and what the debugger is to do.
     attempt
         Which attempt at it this is.
+    turn
+        The turn that further attempts at it keep; without it, it has its own.
     program
         The name and arguments of the program that it is part of; ``None`` in a notebook.
     then
@@ -183,6 +166,7 @@ class Task:
     hang_after: float = HANG_AFTER
     debugging: Debugging = field(default_factory=no_debugging)
     attempt: Attempt = Attempt()
+    turn: SharedTurn | None = None
     program: tuple[str, ...] | None = None
     then: str = ""
 

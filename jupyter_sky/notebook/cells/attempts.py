@@ -56,8 +56,8 @@ class Attempts:
         self.cluster = cluster
         self._say = say
         options = cell.options
-        turn = SharedTurn() if options.retry else None
-        self._attempt = Attempt(1, 1 + (options.retry or 0), timeout=options.timeout, turn=turn)
+        self._attempt = Attempt(1, 1 + (options.retry or 0), timeout=options.timeout)
+        self._turn = SharedTurn() if options.retry else None
         self._began = time.monotonic()
         # In the background the notebook may change its values, but all attempts must begin alike.
         self._kept: ItemCollector | None = None
@@ -72,7 +72,7 @@ class Attempts:
                 "ranks have, from earlier cells: define them in this cell, or in the notebook",
                 file=sys.stderr,
             )
-        begun = self._cell.make_run(self.cluster, self._attempt)
+        begun = self._cell.make_run(self.cluster, self._attempt, self._turn)
         self._kept = begun.task.update.kept
         return begun
 
@@ -106,7 +106,8 @@ class Attempts:
                     return run
                 run = again
         finally:
-            event_loop.call(self._attempt.end_turn)
+            if self._turn:
+                event_loop.call(self._turn.end)
 
     def next_after(self, run: RunHandle, session: Session | None) -> RunHandle | None:
         """Return the next attempt after a run that has ended.
@@ -140,7 +141,7 @@ class Attempts:
                     self.cluster, is_new = session.start_again(self.cluster, loss.nodes), True
                 elif not is_new:
                     run.renew_ranks()
-                return self._cell.make_run(self.cluster, self._attempt, self._kept)
+                return self._cell.make_run(self.cluster, self._attempt, self._turn, self._kept)
             except SkyError as trouble:
                 # Another rank or node may have been lost meanwhile.
                 loss = loss_of_trouble(trouble, self._attempt)

@@ -15,6 +15,7 @@ from jupyter_sky.analysis.cell_title import cell_title
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.shared_turn import SharedTurn
 from jupyter_sky.cluster.runs.task import HANG_AFTER, Attempt, CellPlace, Task
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.cells.results import bind, requested_names, select
@@ -75,7 +76,11 @@ class Cell:
         return without_secrets(cell_title(self.code))
 
     def make_run(
-        self, cluster: Cluster, attempt: Attempt, kept: ItemCollector | None = None
+        self,
+        cluster: Cluster,
+        attempt: Attempt,
+        turn: SharedTurn | None = None,
+        kept: ItemCollector | None = None,
     ) -> RunHandle:
         """Return a run, for the caller to follow.
 
@@ -85,6 +90,8 @@ class Cell:
             The cluster to run on.
         attempt
             The number of the attempt.
+        turn
+            The turn that all attempts share, if there may be several.
         kept
             The notebook's values as the first attempt has kept them, if it has.
 
@@ -97,8 +104,9 @@ class Cell:
         ranks = choose_ranks(cluster, options.ranks, "--ranks")
         shown = shown_ranks(cluster, options.stdout, ranks)
         if self.folder is not None:
-            prepares = attempt.preparation
-            self.workdirs.keep(self.shell, cluster, self.folder, self.limit, ranks, prepares)
+            # Before the first attempt, nobody would give the turn back if this fails.
+            kept_turn = turn if attempt.number > 1 else None
+            self.workdirs.keep(self.shell, cluster, self.folder, self.limit, ranks, kept_turn)
         update = cluster.sync.update(
             self.needed,
             self._seen_on(cluster),
@@ -121,6 +129,7 @@ class Cell:
             records=self.records,
             debugging=self.debugging,
             attempt=attempt,
+            turn=turn,
             program=program_words(self.shell),
         )
         return cluster.run(task)

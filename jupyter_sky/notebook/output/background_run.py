@@ -252,7 +252,8 @@ class BackgroundRun:
             shell.events.register("post_execute", self._show_end_in_cell)
         self._future.set_result(None)
         self._all_begun.set()
-        event_loop.call(self._run.task.attempt.end_turn)
+        if turn := self._run.task.turn:
+            event_loop.call(turn.end)
         self._show_end()
 
     # In a thread of its own

@@ -20,7 +20,8 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.files.bring import Download
 from jupyter_sky.cluster.network.transfer import TransferProgress
-from jupyter_sky.cluster.runs.task import Attempt, Task
+from jupyter_sky.cluster.runs.shared_turn import SharedTurn
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.serialization import folders
 from jupyter_sky.serialization.folders import FolderContent
@@ -36,7 +37,7 @@ def send_ahead(
     cluster: Cluster,
     contents: Iterable[FolderContent],
     ranks: Sequence[int],
-    attempt: Attempt,
+    turn: SharedTurn | None = None,
 ) -> tuple[FolderContent, ...]:
     """Send all but the last portion of large folders.
 
@@ -50,8 +51,8 @@ def send_ahead(
         The folders.
     ranks
         A rank of each node that should get them.
-    attempt
-        The attempt of the runs that send them.
+    turn
+        The turn that the runs that send them share with others, if they do.
 
     Returns
     -------
@@ -66,15 +67,15 @@ def send_ahead(
         If it cannot be sent, or something is in the way on a node.
     """
     return tuple(
-        _send(shell, cluster, each, ranks, attempt) if each.size > folders.PORTION else each
+        _send(shell, cluster, each, ranks, turn) if each.size > folders.PORTION else each
         for each in contents
     )
 
 
 def task_that_sends(
-    content: FolderContent, ranks: Sequence[int], title: str, attempt: Attempt
+    content: FolderContent, ranks: Sequence[int], title: str, turn: SharedTurn | None = None
 ) -> Task:
-    """Return a task that only writes a folder on the nodes."""
+    """Return a task that only writes a folder on the nodes, in a turn that is shared, if any."""
     script: Script = {
         "text": ":",
         "env": {},
@@ -83,9 +84,7 @@ def task_that_sends(
         "together": False,
         "port": 0,
     }
-    return Task(
-        tuple(ranks), script=script, blobs=content.blobs, show=(), title=title, attempt=attempt
-    )
+    return Task(tuple(ranks), script=script, blobs=content.blobs, show=(), title=title, turn=turn)
 
 
 def _send(
@@ -93,7 +92,7 @@ def _send(
     cluster: Cluster,
     content: FolderContent,
     ranks: Sequence[int],
-    attempt: Attempt,
+    turn: SharedTurn | None,
 ) -> FolderContent:
     every = [_bytes_there(cluster, rank, content) for rank in ranks]
     here = {path: min(each[path] for each in every) for path in set.intersection(*map(set, every))}
@@ -117,7 +116,7 @@ def _send(
                     return portion
                 size = sum(each.nbytes for each in portion.blobs.values())
                 show()
-                run = cluster.run(task_that_sends(portion, ranks, f"send {title}", attempt))
+                run = cluster.run(task_that_sends(portion, ranks, f"send {title}", turn))
                 run.follow(sending=show)
                 run.check()
                 sent += size

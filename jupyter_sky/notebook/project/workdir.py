@@ -14,7 +14,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.network.transfer import TransferProgress
-from jupyter_sky.cluster.runs.task import Attempt, Task
+from jupyter_sky.cluster.runs.shared_turn import SharedTurn
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.project.sending import send_ahead, task_that_sends
@@ -46,13 +47,13 @@ class Workdirs:
         folder: Path,
         limit: float | None,
         ranks: Sequence[int],
-        attempt: Attempt,
+        turn: SharedTurn | None,
     ) -> None:
         """Make the folder that ranks run in like one of this computer, if it is not yet.
 
         Where nodes see the files of this computer, ranks go to the folder itself. All nodes get the
         folder; those of ``ranks`` are asked whether they have had another since. Runs that do this
-        are of the ``attempt``.
+        are in the ``turn``, if one is kept.
 
         Raises
         ------
@@ -68,7 +69,7 @@ class Workdirs:
                 go = pickling.dump(partial(os.chdir, str(folder)), "the folder")
                 call, parts = blobs.pack(go)
                 ranks = cluster.all_ranks
-                _run(cluster, Task(ranks, call=call, blobs=parts, show=(), attempt=attempt))
+                _run(cluster, Task(ranks, call=call, blobs=parts, show=(), turn=turn))
                 self._kept[cluster.id] = mark
             return
         content = read_folder(folder, limit=limit, index=self._index)
@@ -84,10 +85,10 @@ class Workdirs:
             # A node that does not answer has it, as far as is known: to send it would wait.
             if all(stamp == known.get(rank) for rank, stamp in stamps.items()):
                 return
-        [content] = send_ahead(shell, cluster, [content], first, attempt)
+        [content] = send_ahead(shell, cluster, [content], first, turn)
         leaving = sum(content.blobs[key].nbytes for key in cluster.lacking(content.blobs))
         sending = SendingLine(shell, cluster.name, {folder.name: leaving})
-        task = task_that_sends(content, first, f"send {folder.name}", attempt)
+        task = task_that_sends(content, first, f"send {folder.name}", turn)
         _run(cluster, task, sending.update)
         self._kept[cluster.id] = mark
         self._records[cluster.id] = cluster.files.stamps(first, record)

@@ -312,7 +312,7 @@ def _task(
     ranks = first_ranks(cluster, choose_ranks(cluster, options.ranks, "--ranks"))
     # Any rank stands for its node there.
     shown = shown_ranks(cluster, options.stdout, on_nodes_of(cluster, cluster.all_ranks, ranks))
-    folders = send_ahead(shell, cluster, script.folders, ranks, Attempt())
+    folders = send_ahead(shell, cluster, script.folders, ranks)
     blobs = {key: blob for each in folders for key, blob in each.blobs.items()}
     leaving = sum(blobs[key].nbytes for key in cluster.lacking(blobs))
     spec: Script = {

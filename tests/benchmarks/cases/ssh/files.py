@@ -18,7 +18,6 @@ from traitlets.config import Config
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.files.bring import Download, place_in
-from jupyter_sky.cluster.runs.task import Attempt
 from jupyter_sky.notebook.project.sending import send_ahead, task_that_sends
 from jupyter_sky.serialization.folders import FolderIndex, read_folder
 from tests.benchmarks.cases.machines import cluster_on, switched_on
@@ -89,8 +88,8 @@ def _put(cluster: Cluster, source: Path) -> None:
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     with contextlib.redirect_stdout(io.StringIO()):  # how far it has come
         folder = read_folder(source, "put", source.name)
-        [content] = send_ahead(shell, cluster, [folder], [0], Attempt())
-    run = cluster.run(task_that_sends(content, [0], "put", Attempt()))
+        [content] = send_ahead(shell, cluster, [folder], [0])
+    run = cluster.run(task_that_sends(content, [0], "put"))
     run.follow()
     run.check()
 
