@@ -62,6 +62,8 @@ class RankProcess:
     ----------
     pid
         Its process id and process group; ``None`` until it is forked.
+    offset
+        The offset in its log at which what its process prints begins.
     run, waiting
         The run that it is executing, if any, and whether this waits for its notebook.
     ended
@@ -104,6 +106,7 @@ class RankProcess:
         self.rank = rank
         self.log = log
         self.pid: int | None = None
+        self.offset = 0
         self.run: str | None = None
         self.waiting = Waiting()
         self.ended: str | None = None
@@ -151,6 +154,7 @@ class RankProcess:
         self._output.open(theirs)
         self.stacks = os.memfd_create("sky-stacks")
         theirs.append(os.dup(self.stacks))
+        self.offset = self.log.size
         self.given_up = None
 
     def signal(self, number: signal.Signals) -> None:

@@ -53,8 +53,11 @@ class ExitReasons:
 
 
 def last_lines(process: RankProcess) -> str:
-    """Return a run's last lines; for a crash, its beginning, which says where it happened."""
-    size = process.log.size - process.run_offset
+    """Return the last lines that a process printed, in its last run if it had one.
+
+    Of a crash it is the beginning, which says where it happened.
+    """
+    size = process.log.size - max(process.offset, process.run_offset)
     lines = process.log.tail(_LINES, limit=min(size, _TAIL)).decode(errors="replace")
     printed = lines.splitlines()
     crashes = [index for index, line in enumerate(printed) if line.startswith("Fatal Python error")]
