@@ -36,7 +36,9 @@ class LeftRuns:
         self.handlers: dict[str, Callable[[Any], Message]] = {"left": self._on_left}
 
     def _on_left(self, request: LeftRequest) -> Message:
-        waiting = [each.waiting for each in self._ranks.values() if each.run == request["run"]]
+        waiting = [
+            each.latest.waiting for each in self._ranks.values() if each.run == request["run"]
+        ]
         # Where its ranks have finished, only those of other nodes keep anybody waiting.
         is_left = all(each.is_for_notebook and each.client not in self._clients for each in waiting)
         answer: LeftAnswer = {"is_left": is_left}

@@ -9,12 +9,11 @@ import signal
 import socket
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from jupyter_sky.node.supervisor.output.display_limiter import DisplayLimiter
 from jupyter_sky.node.supervisor.output.log_file import LogFile
 from jupyter_sky.node.supervisor.output.pipes import OutputPipes
-from jupyter_sky.node.supervisor.output.rate_limiter import RateLimiter
+from jupyter_sky.node.supervisor.output.shown_output import ShownOutput
 from jupyter_sky.node.supervisor.waiting import Waiting
 from jupyter_sky.transport.frames import Message, SharedFields, encode
 from jupyter_sky.transport.link import Link
@@ -44,6 +43,33 @@ OnOutput = Callable[["RankProcess", str, bytes, int | None, int], None]
 OnMessage = Callable[["RankProcess", Message], None]
 
 
+class RankRun(NamedTuple):
+    """A rank's part of a run; the defaults are those of a rank that has had none.
+
+    Attributes
+    ----------
+    waiting
+        Whether it waits for its notebook.
+    began
+        When the rank was told of it, by the loop's clock.
+    offset
+        The offset in the rank's log at which it begins.
+    is_script
+        Whether it is a script, which has a process of its own.
+    output
+        What is shown of its output; ``None`` if it is not shown live.
+    tail_limit
+        Bytes of output for clients at its end where it is not shown.
+    """
+
+    waiting: Waiting
+    began: float = 0.0
+    offset: int = 0
+    is_script: bool = False
+    output: ShownOutput | None = None
+    tail_limit: int = 0
+
+
 class RankProcess:
     """One rank of this node.
 
@@ -64,8 +90,10 @@ class RankProcess:
         Its process id and process group; ``None`` until it is forked.
     offset
         The offset in its log at which what its process prints begins.
-    run, waiting
-        The run that it is executing, if any, and whether this waits for its notebook.
+    run
+        The run that it is executing, if any.
+    latest
+        Its part of that run, or of its last one, which a former process may have had.
     ended
         The run that it has come to the end of last, if any.
     is_ending
@@ -74,18 +102,6 @@ class RankProcess:
         Why its last process ended or did not start, if no other is started for it.
     ignored_stop
         The seconds within which it did not react to a stop, and was killed; 0 if it was not.
-    run_began
-        When it was told of its latest run, by the loop's clock.
-    run_offset
-        The offset in its log at which its last run begins.
-    tail_limit
-        Bytes of its output for clients at the end of a run in which it is not shown.
-    runs_script
-        Whether it is executing a script, which has a process of its own.
-    limiters
-        The rate limiters of this run's shown streams, by stream and call (0 for the whole stream).
-    displays
-        The same for its displays; ``None`` if they are not shown.
     formations
         The generations of the process groups that it was told to join and has not answered. There
         are several where it takes long to leave the group before them.
@@ -108,15 +124,11 @@ class RankProcess:
         self.pid: int | None = None
         self.offset = 0
         self.run: str | None = None
-        self.waiting = Waiting()
+        self.latest = RankRun(Waiting())
         self.ended: str | None = None
         self.given_up: str | None = None
         self.is_ending = False
-        self.ignored_stop = self.run_began = 0.0
-        self.run_offset = self.tail_limit = 0
-        self.runs_script = False
-        self.limiters: dict[tuple[str, int], RateLimiter] = {}
-        self.displays: DisplayLimiter | None = None
+        self.ignored_stop = 0.0
         self.formations: list[int] = []
         self.generation = self.group_size = 0
         self.names: dict[str, str] = {}
@@ -127,6 +139,11 @@ class RankProcess:
         self._link: Link | None = None
         self._side: socket.socket | None = None
         self.stacks: int | None = None
+
+    @property
+    def runs_script(self) -> bool:
+        """Whether it is executing a script."""
+        return self.run is not None and self.latest.is_script
 
     # Life cycle
 
@@ -196,7 +213,7 @@ class RankProcess:
             self._side.close()
         self._link = self._side = None
         self.pid = self.run = self.ended = None
-        self.is_ending = self.runs_script = False
+        self.is_ending = False
         self.ignored_stop = 0.0
         self.names = {}
         self.formations = []
@@ -229,19 +246,19 @@ class RankProcess:
         gpus
             The GPUs of its node.
         """
-        self.run, self.waiting = request["run"], Waiting(request)
-        self.run_began = asyncio.get_running_loop().time()
         self.log.end_line()
-        self.run_offset = self.log.size
-        self.log.index.begin_run(self.run, request["title"], self.log.size)
+        self.log.index.begin_run(request["run"], request["title"], self.log.size)
         is_shown = includes(request["show"], self.rank)
-        streams = ("stdout", "stderr") if is_shown else ()
-        is_program = request["program"] is not None
+        self.run = request["run"]
+        self.latest = RankRun(
+            waiting=Waiting(request),
+            began=asyncio.get_running_loop().time(),
+            offset=self.log.size,
+            is_script=request["script"] is not None,
+            output=ShownOutput(request["program"] is not None) if is_shown else None,
+            tail_limit=0 if is_shown else _tail_limit(count(request["everyone"])),
+        )
         self._unconfirmed = {}
-        self.limiters = {(each, 0): RateLimiter(for_program=is_program) for each in streams}
-        self.displays = DisplayLimiter() if is_shown else None
-        self.runs_script = request["script"] is not None
-        self.tail_limit = 0 if is_shown else _tail_limit(count(request["everyone"]))
         own: dict[str, Any] = {
             "names": self._names_for_it(request["names"]),
             "values": request["values"].get(self.rank, []),
@@ -252,7 +269,7 @@ class RankProcess:
 
     def send_tell(self, request: TellRequest) -> None:
         """Send the rank a message in the middle of its run."""
-        self.waiting.on_tell(request)
+        self.latest.waiting.on_tell(request)
         if request["kind"] == "cancel":  # its main thread may be executing that call
             run, number = request["run"], request["number"]
             self.send_aside({"op": "cancel", "run": run, "number": number})
@@ -262,12 +279,12 @@ class RankProcess:
 
     def run_output(self, limit: int) -> bytes:
         """Return the end of the rank's output in its last run, at most ``limit`` bytes."""
-        start = max(self.run_offset, self.log.size - limit)
+        start = max(self.latest.offset, self.log.size - limit)
         return self.log.read(start, self.log.size - start)
 
     def shown_output(self, limit: int) -> bytes:
         """Return the end of what a terminal would show of its last run, at most ``limit`` bytes."""
-        return self.log.shown(self.run_offset, limit)
+        return self.log.shown(self.latest.offset, limit)
 
     def send_form(self, request: FormRequest, peers: Peers) -> None:
         """Let the rank enter a process group."""

@@ -129,7 +129,7 @@ class Supervisor:
     def is_working(self) -> bool:
         """Whether any rank has something to do, and does not wait for its notebook."""
         runs = [process for process in self.ranks.values() if process.run]
-        return not all(process.waiting.is_for_notebook for process in runs)
+        return not all(process.latest.waiting.is_for_notebook for process in runs)
 
     # Starting and ending ranks
 
@@ -281,7 +281,7 @@ class Supervisor:
                     process.formations.remove(message["generation"])
                 process.generation = 0 if message["error"] else message["generation"]
             case "told":
-                process.waiting.on_told(message)
+                process.latest.waiting.on_told(message)
                 self._on_waiting()
                 if message["kind"] in ("waits", "goes_on"):
                     return
@@ -302,7 +302,7 @@ class Supervisor:
             self._publish_event(Output(process.rank, process.run, "stderr", text.encode()))
 
     def _on_done(self, process: RankProcess, message: Message) -> None:
-        is_hidden = process.runs_script and not process.limiters
+        is_hidden = process.runs_script and process.latest.output is None
         self._output.flush(process)
         if message["error"] is not None and message["outcome"] == "error":
             # What it wrote says why it failed, and nobody has seen it.
@@ -311,9 +311,9 @@ class Supervisor:
             text = "\n".join([*message["error"]["traceback"], ""])
             process.log.index.add("stderr", process.log.append(text.encode(errors="replace")))
             message["error"]["traceback"][:0] = unseen
-        message["tail"] = process.shown_output(process.tail_limit)
-        message["seconds"] = asyncio.get_running_loop().time() - process.run_began
-        process.run, process.ended, process.runs_script = None, process.run, False
+        message["tail"] = process.shown_output(process.latest.tail_limit)
+        message["seconds"] = asyncio.get_running_loop().time() - process.latest.began
+        process.run, process.ended = None, process.run
         process.generation = 0 if message["broken"] else process.generation
         process.confirm_names(message["arrived"])
         self._restarts.forget(process.rank)

@@ -82,9 +82,9 @@ class UsageMeter:
 
     def _last_line(self, process: RankProcess) -> str:
         """Return the last line that a rank printed in its present or last run."""
-        known, size = self._printed.get(process.rank), process.log.size
-        if known is None or known.run != process.run_offset or known.end > size:
-            known = self._printed[process.rank] = _Printed(process.run_offset, process.run_offset)
+        known, size, run = self._printed.get(process.rank), process.log.size, process.latest.offset
+        if known is None or known.run != run or known.end > size:
+            known = self._printed[process.rank] = _Printed(run, run)
         if known.end < size:
             start = max(known.end, size - _TAIL)
             known.lines.add(process.log.read(start, size - start))

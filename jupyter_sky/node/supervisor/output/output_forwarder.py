@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from jupyter_sky.node.supervisor.output.display_limiter import DisplayLimiter
 from jupyter_sky.node.supervisor.output.rate_limiter import OutputPiece, RateLimiter
+from jupyter_sky.node.supervisor.output.shown_output import ShownOutput, Source
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.events import Output
@@ -52,71 +52,65 @@ class OutputForwarder:
         call
             Which of several concurrent calls printed it; 0 if that is not known.
         """
-        shared, key = process.limiters.get((stream, 0)), (stream, call)
-        if not process.run or shared is None:
+        output = process.latest.output if process.run else None
+        if output is None or (limiter := output.limiter(stream, call)) is None:
             return
-        limiter = process.limiters.setdefault(key, shared if call == 0 else shared.for_call())
-        was_holding = limiter.is_holding
-        self._show(process, key, limiter.feed(data, offset))
+        source, was_holding = (stream, call), limiter.is_holding
+        self._show(process, source, limiter.feed(data, offset))
         if limiter.is_holding and not was_holding:
             loop = asyncio.get_running_loop()
-            loop.call_later(limiter.delay, self._release, process, key, limiter)
-        _forget_if_empty(process, key)
+            loop.call_later(limiter.delay, self._release, process, output, source, limiter)
+        output.forget_if_empty(source)
 
     def forward_display(self, process: RankProcess, message: Message) -> None:
         """Publish a display of a rank, as far as the rate allows.
 
         The text of displays that are not shown at once goes to the rank's log.
         """
-        limiter = process.displays
-        if not process.run or limiter is None:
+        output = process.latest.output if process.run else None
+        if output is None:
             _log_text(process, message)
             return
         if message["kind"] == "clear":
-            for key, printed in process.limiters.items():
-                self._show(process, key, printed.release())
+            self._show_held(process, output)
+        limiter = output.displays
         was_holding = limiter.is_holding
         self._publish_all(limiter.feed(message))
         if limiter.is_holding:
             _log_text(process, message)
             if not was_holding:
                 loop = asyncio.get_running_loop()
-                loop.call_later(limiter.delay, self._release_displays, process, limiter)
+                loop.call_later(limiter.delay, lambda: self._publish_all(limiter.release()))
 
     def flush(self, process: RankProcess) -> None:
-        """Publish held output of a run that is over."""
-        for key, limiter in process.limiters.items():
-            self._show(process, key, limiter.release())
-        if process.displays:
-            self._publish_all(process.displays.release())
-        process.limiters, process.displays = {}, None
+        """Publish held output of a run that is over; what comes later is not shown."""
+        if output := process.latest.output:
+            self._show_held(process, output)
+            self._publish_all(output.displays.release())
+            output.printed.clear()
 
-    def _release_displays(self, process: RankProcess, limiter: DisplayLimiter) -> None:
-        if process.displays is limiter:
-            self._publish_all(limiter.release())
+    def _show_held(self, process: RankProcess, output: ShownOutput) -> None:
+        for source, limiter in output.printed.items():
+            self._show(process, source, limiter.release())
 
     def _publish_all(self, displays: Sequence[Message]) -> None:
         for message in displays:
             self._publish(message, None)
 
-    def _release(self, process: RankProcess, key: tuple[str, int], limiter: RateLimiter) -> None:
-        if process.limiters.get(key) is limiter:
-            self._show(process, key, limiter.release())
-            _forget_if_empty(process, key)
+    def _release(
+        self, process: RankProcess, output: ShownOutput, source: Source, limiter: RateLimiter
+    ) -> None:
+        if output.printed.get(source) is limiter:
+            self._show(process, source, limiter.release())
+            output.forget_if_empty(source)
 
-    def _show(self, process: RankProcess, key: tuple[str, int], piece: OutputPiece | None) -> None:
+    def _show(self, process: RankProcess, source: Source, piece: OutputPiece | None) -> None:
         if piece:
-            stream, call = key
+            stream, call = source
             skipped = (piece.skipped_lines, piece.skipped_bytes)
             event = Output(process.rank, process.run, stream, piece.data, *skipped, call)
             logged = None if piece.offset is None else (piece.offset, len(piece.data))
             self._publish(event.message(), logged)
-
-
-def _forget_if_empty(process: RankProcess, key: tuple[str, int]) -> None:
-    """Forget the limiter of a call that holds nothing back, since there may be very many calls."""
-    if key[1] and not process.limiters[key].is_holding:
-        del process.limiters[key]
 
 
 def _log_text(process: RankProcess, message: Message) -> None:
