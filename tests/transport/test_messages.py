@@ -59,15 +59,15 @@ def test_a_run_is_whole_where_it_arrives_although_little_is_said_of_it(
 ) -> None:
     request = {**_NOTHING, **holds}
     assert request.keys() == RunRequest.__annotations__.keys()
-    said = messages.said(request)
+    said = messages.compact(request)
     arrived = decode_message(encode(said)[PREFIX.size :])
     assert messages.whole_request(arrived) == request
     assert ("names" in said, "code" in said) == ("names" in holds, "code" in holds)
-    of_nodes = ("generation", "first", "client", "attempts_left")
+    of_nodes = ("generation", "values", "first", "client", "attempts_left")
     shared = {name: value for name, value in request.items() if name not in of_nodes}
-    command = {**shared, "op": "run", "values": [], "asked": ["x"] * len(holds), "gpus": None}
+    command = {**shared, "op": "run", "wanted": [], "asked": ["x"] * len(holds), "gpus": None}
     assert command.keys() == RunCommand.__annotations__.keys()
-    arrived = decode_message(encode(messages.said(command))[PREFIX.size :])
+    arrived = decode_message(encode(messages.compact(command))[PREFIX.size :])
     assert messages.whole_command(arrived) == command
 
 

@@ -302,7 +302,7 @@ class RankWorker:
         with self._as_sentence():
             if command["call"] is not None:
                 return self._namespace.pack(result, run, everyone)
-            return self._namespace.pack_names(command["values"], command["asked"], run, everyone)
+            return self._namespace.pack_names(command["wanted"], command["asked"], run, everyone)
 
     @contextlib.contextmanager
     def _as_sentence(self) -> Iterator[None]:

@@ -18,7 +18,13 @@ from jupyter_sky.node.supervisor.waiting import Waiting
 from jupyter_sky.transport.frames import Message, SharedFields, encode
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.calls import TellRequest
-from jupyter_sky.transport.protocol.messages import NameGroup, RankStatus, RunRequest, said
+from jupyter_sky.transport.protocol.messages import (
+    NameGroup,
+    RankStatus,
+    RunFields,
+    RunRequest,
+    compact,
+)
 from jupyter_sky.transport.protocol.rank_messages import (
     Displayed,
     FormCommand,
@@ -34,8 +40,8 @@ _TAILS = 128 * 1024  # total bytes of output that the ranks of a run send at its
 _LARGEST_TAIL = 4096
 _SMALLEST_TAIL = 256
 
-_NOT_SHARED = frozenset({"names", "values", "generation", "first", "client", "attempts_left"})
-"""What of a run each rank is told of its own, or is not told."""
+_SHARED = RunFields.__annotations__.keys() - {"names"}
+"""What of a run all ranks of a node are told alike."""
 
 OnOutput = Callable[["RankProcess", str, bytes, int | None, int], None]
 """Takes a rank, its stream, what it printed, where its log has it, if it does, and whose it is."""
@@ -261,11 +267,11 @@ class RankProcess:
         self._unconfirmed = {}
         own: dict[str, Any] = {
             "names": self._names_for_it(request["names"]),
-            "values": request["values"].get(self.rank, []),
+            "wanted": request["values"].get(self.rank, []),
             "gpus": gpus,
         }
         if self._link:
-            self._link.send_encoded(shared.encode(said(own)))
+            self._link.send_encoded(shared.encode(compact(own)))
 
     def send_tell(self, request: TellRequest) -> None:
         """Send the rank a message in the middle of its run."""
@@ -338,10 +344,10 @@ class RankProcess:
 
 def shared_fields(request: RunRequest) -> SharedFields:
     """Return the fields of a run that are common to all ranks of a node."""
-    fields = {name: value for name, value in request.items() if name not in _NOT_SHARED}
+    fields = {name: value for name, value in request.items() if name in _SHARED}
     values = request["values"]
     asked = list(dict.fromkeys(name for rank in sorted(values) for name in values[rank]))
-    return SharedFields({**said({**fields, "asked": asked}), "op": "run"})
+    return SharedFields({**compact({**fields, "asked": asked}), "op": "run"})
 
 
 def _tail_limit(ranks: int) -> int:

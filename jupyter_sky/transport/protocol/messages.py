@@ -340,37 +340,38 @@ class RunRequest(RunFields):
 # little more than code, and sending the rest took a good part of a short cell's time.
 
 
-def _nothing() -> Message:
-    """Return a run's default fields, as new objects."""
+def _defaults() -> Message:
+    """Return what requests and commands have in common, as new objects."""
     nothing = dict.fromkeys(("code", "call", "script", "serves", "checkpoint", "program"))
-    maps: Message = {"cells": {}, "values": {}, "outdated": {}}
-    lists: Message = {"watched": [], "names": [], "records": []}
-    return {**nothing, **maps, **lists, "talks": False, "after_cut_off": False}
+    empty: Message = {"cells": {}, "outdated": {}, "watched": [], "names": [], "records": []}
+    return {**nothing, **empty, "talks": False, "after_cut_off": False}
 
 
-def _nothing_for_a_rank() -> Message:
-    return {**_nothing(), "values": [], "asked": [], "gpus": None}
+def _request_defaults() -> Message:
+    return {**_defaults(), "values": {}, "first": False, "client": "", "attempts_left": 0}
 
 
-_EMPTY: Mapping[str, Any] = {
-    **{name: (value,) for name, value in _nothing_for_a_rank().items()},
-    "values": ({}, []),
-    "first": (False,),
-    "client": ("",),
-    "attempts_left": (0,),
-}
+def _command_defaults() -> Message:
+    return {**_defaults(), "wanted": [], "asked": [], "gpus": None}
 
 
-def said(run: Mapping[str, Any]) -> Message:
+_DEFAULTS: Mapping[str, Any] = {**_request_defaults(), **_command_defaults()}
+
+
+def compact(run: Mapping[str, Any]) -> Message:
     """Return the fields of a run, or of a part of one, that are not empty."""
-    return {name: value for name, value in run.items() if value not in _EMPTY.get(name, ())}
+    return {
+        name: value
+        for name, value in run.items()
+        if name not in _DEFAULTS or value != _DEFAULTS[name]
+    }
 
 
 def whole_request(message: Message) -> Any:
     """Return the complete `RunRequest` of a compact message."""
-    return {**_nothing(), "first": False, "client": "", "attempts_left": 0, **message}
+    return {**_request_defaults(), **message}
 
 
 def whole_command(message: Message) -> Any:
     """Return the complete `rank_messages.RunCommand` of a compact message."""
-    return {**_nothing_for_a_rank(), **message}
+    return {**_command_defaults(), **message}

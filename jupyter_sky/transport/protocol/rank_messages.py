@@ -99,7 +99,7 @@ class RunCommand(RunFields):
 
     Attributes
     ----------
-    values
+    wanted
         The names whose values this rank sends afterwards.
     asked
         The names whose values any rank of the run sends: this rank helps to gather them.
@@ -108,7 +108,7 @@ class RunCommand(RunFields):
     """
 
     op: Literal["run"]
-    values: list[str]
+    wanted: list[str]
     asked: list[str]
     gpus: str | None
 

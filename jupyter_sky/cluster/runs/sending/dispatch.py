@@ -27,7 +27,7 @@ from jupyter_sky.errors import ClusterLost, NoConnection, RanksBusy, SkyError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport.frames import SharedFields
 from jupyter_sky.transport.protocol.events import RankExited
-from jupyter_sky.transport.protocol.messages import RunRequest, said
+from jupyter_sky.transport.protocol.messages import RunRequest, compact
 from jupyter_sky.transport.tasks import cancel_all, either
 
 GiveWay = Callable[[], Awaitable[None]]
@@ -229,7 +229,7 @@ async def _send(
     names = request["names"]
     # Encoded once for all nodes: only names, if there are any, differ from node to node.
     shared = {name: value for name, value in request.items() if name != "names" or not names}
-    fields = SharedFields({"op": "run", **said(shared)})
+    fields = SharedFields({"op": "run", **compact(shared)})
     answers = Answers(partial(_on_refused, controller, request["run"], ranks))
     for connection in nodes:
         own = {"names": names_for(connection, names)} if names else {}
