@@ -116,7 +116,7 @@ class Feeder:
         except StopIteration:
             feed.is_over = True
             for rank in self._ranks:
-                self._handle.tell(rank, "items_end", feed=number)
+                self._handle.tell(rank, "items_end", number)
             return
         message, update = _pack(self._cluster, feed, item, self._ranks)
         if update:
@@ -124,7 +124,7 @@ class Feeder:
         feed.position += 1
         for rank in self._ranks:
             feed.asked[rank] -= 1
-            self._handle.tell(rank, "item", 0, number, message)
+            self._handle.tell(rank, "item", number, message)
 
     def close(self) -> None:
         """Note which of the names that were sent along have arrived on the ranks."""

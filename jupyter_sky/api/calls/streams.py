@@ -91,7 +91,7 @@ class Stream(Iterator[Any]):
                     raise TimeoutError(f"the stream took longer than its {self._timeout:g} s")
                 if isinstance(event, Told) and event.kind == "value" and event.values:
                     value = self._load(event.rank, event.values)
-                    self._handle.tell(event.rank, "more", 1)
+                    self._handle.tell(event.rank, "more")
                     self._taken += 1
                     return (event.rank, value) if self._with_ranks else value
                 if isinstance(event, Told):

@@ -156,11 +156,9 @@ class RunHandle:
             if not isinstance(event, TransferProgress | HangNotice | Prompted):
                 yield event
 
-    def tell(
-        self, rank: int, kind: str, number: int = 0, feed: int = 0, message: Message | None = None
-    ) -> None:
+    def tell(self, rank: int, kind: str, feed: int = 0, message: Message | None = None) -> None:
         """Send a message to a rank; later messages arrive after it."""
-        event_loop.call(self._teller.tell, rank, kind, number, feed, message)
+        event_loop.call(self._teller.tell, rank, kind, 0, feed, message)
 
     def leave(self) -> None:
         """Let the ranks close their generators; stop the run if this takes longer than a moment."""

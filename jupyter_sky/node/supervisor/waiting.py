@@ -48,8 +48,7 @@ class Waiting:
 
     def on_tell(self, request: TellRequest) -> None:
         """Note what the notebook says."""
-        # A run that does not serve calls is one call: in its messages the number may be another.
-        number = request["number"] if self._at_once is not None else 0
+        number = request["number"]
         if request["kind"] == "call":
             self._calls.add(number)
         elif request["kind"] not in _NOT_FOR_CALLS:

@@ -22,10 +22,10 @@ class TellFields(TypedDict):
     kind
         ``"call"``: carry out the packed call; ``"end"``: no call follows; ``"item"``: the packed
         item is next in an iterator; ``"items_end"``: the iterator is exhausted; ``"items_broken"``:
-        the iterator has failed; ``"more"``: that many more values may be sent; ``"close"``: no more
+        the iterator has failed; ``"more"``: one more value may be sent; ``"close"``: no more
         values are wanted; ``"cancel"``: stop the call at once.
     number
-        Which of several calls it is about; for ``"more"``, the number of values.
+        Which of several calls it is about; 0 in a run that does not serve calls.
     feed
         Which of the call's iterators it is about.
     packed

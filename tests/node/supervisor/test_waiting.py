@@ -62,7 +62,7 @@ def test_a_rank_waits_until_its_values_are_read() -> None:
     assert not waiting.is_for_notebook  # it goes on with the next
     told(waiting, "waits", count=0)
     assert waiting.is_for_notebook
-    tell(waiting, "more", 2)  # values
+    tell(waiting, "more")
     assert not waiting.is_for_notebook
     told(waiting, "waits", count=1)
     assert waiting.is_for_notebook

@@ -124,9 +124,8 @@ class RankConversation:
     def _take_notice(self, told: TellFields) -> None:
         self._taken += 1
         match told["kind"]:
-            case "more":
-                for _ in range(min(told["number"], len(self._sent))):
-                    self._sent.popleft()
+            case "more" if self._sent:
+                self._sent.popleft()
             case "item" if told["packed"] is not None:
                 cell_sources.register(told["cells"])
                 if told["names"]:
