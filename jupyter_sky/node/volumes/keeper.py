@@ -31,6 +31,7 @@ from jupyter_sky.transport.volumes.requests import (
     VolumeOrder,
     VolumeState,
     WriteBackAnswer,
+    WrittenVolume,
 )
 
 _WORKERS = 8
@@ -78,11 +79,10 @@ class Keeper:
         match request["op"]:
             case "mount":
                 return self.mount(request["volumes"])
+            case "write_back" if path := request.get("path"):
+                return self.write_volume(path, request.get("names", ()), request.get("gone", ()))
             case "write_back":
-                quietly = request.get("quietly", False)
-                only = [*request.get("names", ())], [*request.get("gone", ())]
-                settled = request.get("settled", False)
-                return self.write_back(request.get("path"), quietly, *only, settled=settled)
+                return self.write_all(request.get("quietly", False), request.get("settled", False))
             case "state":
                 return {"volumes": [_state(tree) for tree in self._trees]}
             case "fetch":
@@ -142,48 +142,25 @@ class Keeper:
             there.bucket.token = order["token"]
         return True
 
-    def write_back(
-        self,
-        path: str | None = None,
-        quietly: bool = False,
-        names: Sequence[str] = (),
-        gone: Sequence[str] = (),
-        settled: bool = False,
-    ) -> WriteBackAnswer:
-        """Write changes of ranks back to the bucket.
+    def write_all(self, quietly: bool = False, settled: bool = False) -> WriteBackAnswer:
+        """Write changes of ranks in all volumes back to the buckets, as the agent asks.
 
         Parameters
         ----------
-        path
-            The volume; by default, all of them.
         quietly
             Whether no notebook is told now; the next one that asks will be.
-        names
-            Only files and folders of these names; everything by default.
-        gone
-            Folders that were removed, to be removed from the bucket.
         settled
             Whether to leave files that have changed in the last seconds.
         """
-        if names or gone:
-            return self._write_named(path, names, gone)
-        tells = path is None and not quietly
         self._fetcher.look_for_closed()
         with self._turn:
-            trees = [each for each in self._trees if path in (None, str(each.path))]
-            written = [
-                write_back(each, self._fetcher, self._writers, tells, settled=settled)
-                for each in trees
-            ]
-            for tree in trees:  # what they show elsewhere would be zeros without this process
-                for entry in tree.outside():
-                    self._fetcher.fetch(tree, entry)
-            for each in written if path is None else ():
+            written = self._write_whole(self._trees, not quietly, settled)
+            for each in written:
                 files, size = self._untold.pop(each["path"], (0, 0))
                 each["files"], each["size"] = each["files"] + files, each["size"] + size
                 if quietly:
                     self._untold[each["path"]] = each["files"], each["size"]
-        if quietly or path is not None:
+        if quietly:
             return {"volumes": written}
         troubles, self._fetcher.troubles = self._fetcher.troubles, {}
         for each in written:
@@ -192,16 +169,45 @@ class Keeper:
                     each["trouble"] = f"{name} could not be read: {trouble}"
         return {"volumes": written}
 
-    def _write_named(
-        self, path: str | None, names: Sequence[str], gone: Sequence[str]
+    def write_volume(
+        self, path: str, names: Sequence[str] = (), gone: Sequence[str] = ()
     ) -> WriteBackAnswer:
-        """Write some files back, beside what has the turn: a checkpoint waits for its own alone."""
+        """Write changes of ranks in a volume back to the bucket, as a program asks.
+
+        Parameters
+        ----------
+        path
+            The volume.
+        names
+            Only files and folders of these names; everything by default, unless some are gone.
+        gone
+            Folders that were removed, to be removed from the bucket.
+        """
         self._fetcher.look_for_closed()
-        trees = [each for each in self._trees if str(each.path) == path]
+        if names or gone:  # beside what has the turn: a checkpoint waits for its own alone
+            trees = self._trees_at(path)
+            return {
+                "volumes": [
+                    write_back(each, self._fetcher, self._writers, False, names, gone)
+                    for each in trees
+                ]
+            }
+        with self._turn:
+            return {"volumes": self._write_whole(self._trees_at(path))}
+
+    def _write_whole(
+        self, trees: Sequence[Tree], tells: bool = False, settled: bool = False
+    ) -> list[WrittenVolume]:
         written = [
-            write_back(each, self._fetcher, self._writers, False, names, gone) for each in trees
+            write_back(each, self._fetcher, self._writers, tells, settled=settled) for each in trees
         ]
-        return {"volumes": written}
+        for tree in trees:  # what they show elsewhere would be zeros without this process
+            for entry in tree.outside():
+                self._fetcher.fetch(tree, entry)
+        return written
+
+    def _trees_at(self, path: str) -> list[Tree]:
+        return [each for each in self._trees if str(each.path) == path]
 
     def fetch(self, path: str, patterns: list[str]) -> str:
         """Fetch files whose names match, and wait for them."""
@@ -240,7 +246,7 @@ class Keeper:
 
     def end(self) -> WriteBackAnswer:
         """Write back, and remove all volumes, except files only this node has."""
-        answer = self.write_back()
+        answer = self.write_all()
         with self._turn:
             self.remove()
         return answer

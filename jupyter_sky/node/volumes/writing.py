@@ -68,7 +68,7 @@ def write_back(
         if gone and not answer["left"]:
             _remove(tree, tree.removed(gone), answer)
         if (only or gone) and not tree.path.is_dir() and not tree.order["read_only"]:
-            answer["trouble"] = answer["trouble"] or f"{tree.path} was removed"
+            _note(answer, f"{tree.path} was removed")
         if tells and not answer["trouble"]:
             answer["trouble"] = _say_gone(tree) or _say_links(tree)
         tree.make_room()  # of what was written, too
@@ -90,9 +90,7 @@ def _write_changes(
     named = [name for name in only if name not in strange]
     names = tree.changed(named) if named or not only else []
     if tree.order["read_only"]:
-        if names:
-            answer["left"] = names
-            answer["trouble"] = "it is read-only: leave out `:ro` where it is to be written back"
+        _leave(answer, names, "it is read-only: leave out `:ro` where it is to be written back")
         return
     fresh = {name for name in names if _is_fresh(tree.path / name)} if settled else set()
     names = [name for name in names if name not in fresh]
@@ -106,23 +104,29 @@ def _write_changes(
     # What leads elsewhere, or to no file, must not look as if it were written.
     known = {*names, *tree.entries}
     strange += [name for name in named if name not in known and _is_no_folder(tree.path / name)]
-    if strange:
-        answer["left"] += strange
-        answer["trouble"] = answer["trouble"] or "it is no file or folder of the volume itself"
+    _leave(answer, strange, "it is no file or folder of the volume itself")
     if fresh:
-        answer["trouble"] = answer["trouble"] or _STILL_WRITTEN
+        _note(answer, _STILL_WRITTEN)
     early = [name for name in markers if _is_early(tree, name, answer["left"], fresh, workers)]
-    answer["left"] += early
-    if early:
-        answer["trouble"] = answer["trouble"] or "other nodes have yet to write what it names"
+    _leave(answer, early, "other nodes have yet to write what it names")
     _write_files([each for each in markers if each not in early], write, workers, answer)
     # What is in a folder that cannot be read looks as if it were removed.
     if not (only or answer["left"] or unreadable or fresh):
         _remove(tree, tree.removed(), answer)
     answer["left"] += sorted(fresh)
-    if unreadable:
-        answer["left"] += unreadable
-        answer["trouble"] = answer["trouble"] or f"the folder cannot be read: {_PERMIT}"
+    _leave(answer, unreadable, f"the folder cannot be read: {_PERMIT}")
+
+
+def _leave(answer: WrittenVolume, names: Sequence[str], trouble: str) -> None:
+    """Note that files were not written, if there are any, and why."""
+    answer["left"] += names
+    if names:
+        _note(answer, trouble)
+
+
+def _note(answer: WrittenVolume, trouble: str) -> None:
+    """Note what went wrong, unless something did before."""
+    answer["trouble"] = answer["trouble"] or trouble
 
 
 def _write_files(
@@ -134,8 +138,7 @@ def _write_files(
     written = workers.map(write, names)
     for name, (size, trouble) in zip(names, written, strict=True):
         if trouble:
-            answer["left"].append(name)
-            answer["trouble"] = answer["trouble"] or trouble
+            _leave(answer, [name], trouble)
         else:
             answer["files"] += 1
             answer["size"] += size
@@ -146,7 +149,7 @@ def _remove(tree: Tree, names: Sequence[str], answer: WrittenVolume) -> None:
         try:
             tree.bucket.remove(name)
         except BucketError as error:
-            answer["trouble"] = answer["trouble"] or str(error)
+            _note(answer, str(error))
         else:
             if entry := tree.entries.get(name):
                 tree.forget(entry)
