@@ -12,11 +12,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import psutil
 
 from jupyter_sky.node.pipes import has_pipe
+from jupyter_sky.node.started_processes import find, kill_each
 
 RANK_PID = "JUPYTER_SKY_RANK_PID"
 """The variable that tells which rank a process descends from."""
@@ -39,32 +40,23 @@ def kill_descendants(of: Mapping[int, frozenset[str]], besides: Collection[int])
         The ranks that live.
     """
     pids, pipes = {str(pid) for pid in of}, frozenset[str]().union(*of.values())
-    for process in _all():
+
+    def is_from(process: psutil.Process) -> bool:
         if process.pid in besides:
-            continue
-        with contextlib.suppress(psutil.Error, OSError):
-            if _is_from(process, pids) or has_pipe(process.pid, pipes):
-                process.kill()
+            return False
+        return process.environ().get(RANK_PID) in pids or has_pipe(process.pid, pipes)
+
+    kill_each(_find(is_from))
 
 
 def kill_all() -> None:
     """Kill all processes below the fork server, which calls this."""
-    for process in _all():
-        with contextlib.suppress(psutil.Error, OSError):
-            process.kill()
+    kill_each(_find(lambda process: True))
 
 
-def _all() -> list[psutil.Process]:
+def _find(is_meant: Callable[[psutil.Process], bool]) -> Iterator[psutil.Process]:
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return []  # looking at all processes of a machine takes longer than all else here
-    # If no descriptor is left for reading /proc, they live as long as the node.
-    found: list[psutil.Process] = []
-    with contextlib.suppress(psutil.Error, OSError):
-        found = psutil.Process().children(recursive=True)
-    return found
-
-
-def _is_from(process: psutil.Process, pids: Collection[str]) -> bool:
-    return process.environ().get(RANK_PID) in pids
+        return iter(())  # looking at all processes of a machine takes longer than all else here
+    return find(is_meant, os.getpid())

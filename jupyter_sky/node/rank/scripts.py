@@ -36,6 +36,7 @@ import psutil
 
 from jupyter_sky.errors import ScriptFailed, SkyError
 from jupyter_sky.formatting import format_bytes
+from jupyter_sky.node import started_processes
 from jupyter_sky.node.blobs import sent_folders
 from jupyter_sky.node.rank import env_vars, streams
 from jupyter_sky.node.rank.interrupts import Interrupts
@@ -279,18 +280,13 @@ class _StartedScript:
 
     def _processes(self) -> list[psutil.Process]:
         """Return the remaining processes, including those in other sessions."""
-        found = []
-        with contextlib.suppress(psutil.Error, OSError):
-            for process in psutil.Process(os.getppid()).children(recursive=True):
-                with contextlib.suppress(psutil.Error, OSError):
-                    if self._is_ours(process) and process.status() != psutil.STATUS_ZOMBIE:
-                        found.append(process)
-        return found
+        return [*started_processes.find(self._is_ours, below=os.getppid())]
 
     def _is_ours(self, process: psutil.Process) -> bool:
         assert self._process is not None
         in_session = os.getsid(process.pid) == self._process.pid
-        return in_session or process.environ().get(_SCRIPT_OF) == self._mark
+        is_ours = in_session or process.environ().get(_SCRIPT_OF) == self._mark
+        return bool(is_ours and process.status() != psutil.STATUS_ZOMBIE)
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Collection, Sequence
 
 import psutil
 
+from jupyter_sky.node.started_processes import find, kill_each
 from jupyter_sky.transport.protocol.agent_spec import SHELL_OF
 
 _LOOKS = 3  # a process that was found may have started others meanwhile
@@ -33,19 +33,10 @@ def kill_left(folder: str, others: Sequence[psutil.Process]) -> None:
         left = _found(
             lambda process: process.uids().real == own and process.environ().get(SHELL_OF) == folder
         )
-        for process in (*left, *others):
-            with contextlib.suppress(psutil.Error, OSError):
-                process.kill()
+        kill_each((*left, *others))
         if not left:
             return
 
 
 def _found(is_meant: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
-    found = []
-    # If no descriptor is left for reading /proc, they continue.
-    with contextlib.suppress(psutil.Error, OSError):
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if process.status() != psutil.STATUS_ZOMBIE and is_meant(process):
-                    found.append(process)
-    return found
+    return [*find(lambda each: each.status() != psutil.STATUS_ZOMBIE and is_meant(each))]

@@ -21,6 +21,7 @@ from jupyter_sky.node.blobs.partial_blob import drop_unfinished
 from jupyter_sky.node.pipes import has_pipe, pipes_of
 from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.seeds import draw_seeds
+from jupyter_sky.node.started_processes import find, kill_each
 from jupyter_sky.transport.protocol.calls import TellFields
 from jupyter_sky.transport.protocol.events import Told
 from jupyter_sky.transport.protocol.rank_messages import TellCommand
@@ -155,31 +156,24 @@ class CallProcess:
     def _kill(self) -> None:
         """Kill the process, and those that it has started, which nobody else would end."""
         started: list[psutil.Process] = []
-        with contextlib.suppress(psutil.Error, OSError):
-            if self._process.is_alive():
-                below = psutil.Process(self._process.pid).children(recursive=True)
-                started = [each for each in below if not _cleans_up(each)]
+        if self._process.is_alive():
+            started += find(lambda each: not _cleans_up(each), below=self._process.pid)
         self._process.kill()
-        for each in started:
-            with contextlib.suppress(psutil.Error, OSError):
-                each.kill()
+        kill_each(started)
 
     def _kill_left(self) -> None:
         """Kill what the process has started, if it had ended before it was killed, as by Stop.
 
         What was its child is the fork server's by then, whose child this rank is.
         """
-        with contextlib.suppress(psutil.Error, OSError):
-            for each in psutil.Process(os.getppid()).children(recursive=True):
-                with contextlib.suppress(psutil.Error, OSError):
-                    if self._is_from_here(each) and not _cleans_up(each):
-                        each.kill()
+        kill_each(find(self._is_from_here, below=os.getppid()))
 
     def _is_from_here(self, process: psutil.Process) -> bool:
         # Linux lets who reads the variables of a hanging process wait: those of ranks are not read.
         if process.create_time() < self._began:
             return False
-        return self._printed.has_from(process) or process.environ().get(_CALL_OF) == self._mark
+        is_from = self._printed.has_from(process) or process.environ().get(_CALL_OF) == self._mark
+        return is_from and not _cleans_up(process)
 
 
 def _cleans_up(process: psutil.Process) -> bool:
