@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
-from collections import deque
 from typing import Protocol, cast
 
 import jupyter_sky
+from jupyter_sky.node.agent.events.event_feed import EventFeed
+from jupyter_sky.node.agent.events.journal import Journal
 from jupyter_sky.node.agent.idle import IdleTimer
-from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.node.agent.request_cache import Answer
 from jupyter_sky.node.blobs.bulk_sender import BulkSender
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.node.files import reader
 from jupyter_sky.serialization.blobs import PIECE, file_name, map_privately
 from jupyter_sky.transport.compression import expand
-from jupyter_sky.transport.frames import Message, ProtocolError, encode
-from jupyter_sky.transport.link import HIGH_WATER, Link
+from jupyter_sky.transport.frames import Message, ProtocolError
+from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.metrics.usage_history import Samples
-from jupyter_sky.transport.protocol.agent_requests import CAUGHT_UP, FetchRequest, ReadRequest
+from jupyter_sky.transport.protocol.agent_requests import FetchRequest, ReadRequest
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
 from jupyter_sky.transport.tasks import BackgroundTasks, aside, shielded
-from jupyter_sky.transport.together.ranks_done import Brief, JoinedEvents
 
 SILENCE = 30.0  # seconds without a sign of life after which a client is taken to be gone
 
@@ -33,12 +31,6 @@ HEARD_WITHIN = 5.0
 A kernel that was killed without a word leaves a link that is closed much later: one that is only
 busy is not worth a new one.
 """
-
-HELD_FOR = 0.002  # seconds that events wait which nobody waits for: what follows goes with them
-
-TAKEN_WITHIN = 0.05  # seconds in which it is said that a run was taken: most cells end before
-
-_AT_ONCE = 64 * 1024  # bytes of events that are sent together
 
 ANY_VERSION = frozenset({"end", "interrupt", "log"})
 """What a client of another version may ask for: to read, to stop, and to end."""
@@ -84,15 +76,6 @@ class SessionHost(Protocol):
 class ClientSession:
     """One connection of a client to the agent.
 
-    A client that is slower than the events is served from the journal when it has room again: it
-    misses nothing, and the agent's memory does not grow.
-
-    Each message wakes the client, which on one machine competes with the agent for processors. So
-    messages that are not urgent are held for a moment and sent together with those that follow: the
-    acceptance of a run, and the end of most of its ranks, which become one message (`ranks_done`).
-    The beginning of the client's own run is sent with the next event. Everything is sent in the
-    order of the journal, and an answer comes after the events that preceded it.
-
     Parameters
     ----------
     sock
@@ -107,22 +90,25 @@ class ClientSession:
     is_notebook
         Whether the client is a notebook. A visitor's connection does not keep the node from ending,
         and events that a visitor sees still count as unseen by notebooks.
+    feed
+        What it is sent: events and answers.
     """
 
     def __init__(self, sock: socket.socket, host: SessionHost) -> None:
         self._host = host
         self.is_notebook = False
         self.token = self._version = ""
-        self._next: int | None = None
-        self._has_history = 0
-        self._held: deque[tuple[int, Message]] = deque()  # answers, each behind an event
-        self._asked: str | None = None  # the last run that the client requested
-        self._timer: asyncio.TimerHandle | None = None
         self._piece = memoryview(b"")  # memory for pieces of blobs, allocated for the first one
         self._tasks = BackgroundTasks()
         self._link = Link(
-            sock, self._receive, self._on_close, self._piece_buffer, SILENCE, on_drained=self.pump
+            sock,
+            self._receive,
+            self._on_close,
+            self._piece_buffer,
+            SILENCE,
+            on_drained=lambda: self.feed.pump(),
         )
+        self.feed = EventFeed(self._link, host.journal)
         self._bulk = BulkSender(self._link)
         self._fetches: dict[int, asyncio.Task[None]] = {}
 
@@ -133,105 +119,8 @@ class ClientSession:
 
     def close(self) -> None:
         """Send what is held, and close the connection."""
-        if self._timer:
-            self.pump()
+        self.feed.finish()
         self._link.close()
-
-    # What the agent sends
-
-    def pump(self, is_urgent: bool = True) -> None:
-        """Send the events that the client does not have yet, as long as it accepts them.
-
-        An error closes this client's connection alone: events come from a rank's link.
-
-        Parameters
-        ----------
-        is_urgent
-            Whether somebody may be waiting for the last of them; otherwise they are sent a moment
-            later, or before whatever is sent next.
-        """
-        if not is_urgent and not self._link.unsent_bytes:
-            return self._send_within(HELD_FOR) if self._has_news else None
-        try:
-            self._send_events()
-        except Exception:
-            logging.getLogger(__name__).exception("events could not be sent to a client")
-            self._link.close()
-
-    @property
-    def _has_news(self) -> bool:
-        """Whether there is more for it than that its run has begun."""
-        journal = self._host.journal
-        if self._next is None or self._next > journal.last:
-            return False
-        return self._next < journal.last or journal.brief(self._next) != Brief(self._asked or "")
-
-    def _send_within(self, seconds: float) -> None:
-        due = (loop := asyncio.get_running_loop()).time() + seconds
-        if self._link.closed or (self._timer and self._timer.when() <= due):
-            return
-        if self._timer:
-            self._timer.cancel()
-        self._timer = loop.call_at(due, self.pump)
-
-    def _send_events(self) -> None:
-        """Send what is held, and all events, as far as the client accepts them."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-        journal, link = self._host.journal, self._link
-        parts, size = list[bytes](), 0
-        while self._next is not None and self._next <= journal.last:
-            together = self._together()
-            if together and not together.has_ranks:
-                break  # the beginning of its own run is sent with the next event
-            while self._held and self._held[0][0] < self._next:
-                parts.append(encode(self._held.popleft()[1]))
-            if size >= _AT_ONCE:
-                link.send_encoded(b"".join(parts))
-                parts, size = [], 0
-            if link.unsent_bytes >= HIGH_WATER:
-                # Most answers do not wait for all, or who reads slowly would get none in time.
-                break
-            if together:
-                self._next = together.last + 1
-                frame = encode({**together.message(), **self._pop_taken()})
-            else:
-                frame, self._next = journal.read(self._next)
-            parts.append(frame)
-            size += len(frame)
-        is_full = link.unsent_bytes >= HIGH_WATER
-        late = deque(each for each in self._held if is_full and CAUGHT_UP in each[1])
-        parts += [encode(each[1]) for each in self._held if each not in late]
-        self._held = late
-        if parts:
-            link.send_encoded(parts[0] if len(parts) == 1 else b"".join(parts))
-
-    def _together(self) -> JoinedEvents | None:
-        """Return the next events that can be joined to one message, if any."""
-        together = JoinedEvents(self._asked, cast(int, self._next), self._host.journal.brief)
-        is_end = together.count and together.last == self._host.journal.last
-        return together if together.has_ranks or is_end else None
-
-    def _pop_taken(self) -> Message:
-        """Return the next answer if it is due and merely confirms a request."""
-        is_due = self._held and self._held[0][0] < cast(int, self._next)
-        return self._held.popleft()[1] if is_due and self._held[0][1].keys() == {"re"} else {}
-
-    def send_report(self, message: Message) -> None:
-        """Send a message that is not kept in the journal, unless the client is already behind."""
-        if self._next is not None and not self._link.unsent_bytes:
-            self.pump()
-            self._link.send(message)
-
-    def send_history(self, samples: Samples) -> None:
-        """Send the samples that the client does not have: all of them to a new client."""
-        if self._next is None or self._link.unsent_bytes:
-            return
-        if (part := samples.after(self._has_history)) is not None:
-            self._has_history = samples.last
-            self.pump()
-            self._link.send({"report": [], "history": part})
 
     # What the client sends
 
@@ -257,7 +146,7 @@ class ClientSession:
             case "hello":
                 self._greet(cast(Hello, message))
             case "follow":
-                self._follow(message["since"])
+                self.feed.follow(message["since"])
             case "seen":
                 self._note_seen(message["n"])
             case "fetch":
@@ -277,12 +166,14 @@ class ClientSession:
                 if "seen" in message:
                     self._note_seen(message["seen"])
                 if op == "run":
-                    self._asked = message["run"]
+                    self.feed.asked = message["run"]
                 answer = self._host.answer(self.token, message)
-                # The kernel expects this already, unless it waits to send more.
-                waits = any(message.get(field) for field in ("serves", "talks", "first"))
-                is_taken, within = op == "run" and answer == {}, HELD_FOR if waits else TAKEN_WITHIN
-                self._send_answer(message["id"], answer, within if is_taken else None)
+                if op == "run" and answer == {}:
+                    # The kernel expects this already, unless it waits to send more.
+                    waits = any(message.get(field) for field in ("serves", "talks", "first"))
+                    self.feed.confirm(message["id"], waits)
+                else:
+                    self._send_answer(message["id"], answer)
 
     def _greet(self, hello: Hello) -> None:
         self.token = hello["token"]
@@ -294,7 +185,7 @@ class ClientSession:
         self._link.send(welcome)
         if hello["since"] is not None and not welcome["ending"]:
             self._note_seen(hello["since"])
-            self._follow(hello["since"])
+            self.feed.follow(hello["since"])
 
     def _refusal(self) -> str:
         name, ours = self._host.cluster, jupyter_sky.__version__
@@ -308,19 +199,14 @@ class ClientSession:
         if self.is_notebook:
             self._host.on_seen(number)
 
-    def _follow(self, since: int) -> None:
-        self._next = max(0, since) + 1
-        self.pump()
-
-    def _send_answer(self, number: int, answer: Answer, within: float | None = None) -> None:
+    def _send_answer(self, number: int, answer: Answer) -> None:
         if isinstance(answer, dict):
-            self._held.append((self._host.journal.last, {"re": number, **answer}))
-            self.pump() if within is None else self._send_within(within)
+            self.feed.answer(number, answer)
         else:
             self._tasks.spawn(self._send_answer_later(number, answer))
 
     async def _send_answer_later(self, number: int, answer: asyncio.Task[Message]) -> None:
-        self._send_answer(number, await shielded(answer))
+        self.feed.answer(number, await shielded(answer))
 
     async def _fetch(self, request: FetchRequest) -> None:
         number = request["id"]
@@ -342,9 +228,7 @@ class ClientSession:
     def _on_close(self) -> None:
         self._piece = memoryview(b"")
         self._bulk.close()
-        if self._timer:
-            self._timer.cancel()
-        self._held.clear()
+        self.feed.close()
         self._host.on_session_closed(self)
 
 
@@ -387,14 +271,14 @@ class ClientSessions:
     def pump(self, is_urgent: bool = True) -> None:
         """Send each client the events that it does not have yet."""
         for session in list(self._sessions):  # one that is closed meanwhile removes itself
-            session.pump(is_urgent)
+            session.feed.pump(is_urgent)
 
     def send_report(self, message: Message) -> None:
         """Send each client a message that is not kept in the journal."""
         for session in list(self._sessions):  # as in `pump`
-            session.send_report(message)
+            session.feed.send_report(message)
 
     def send_history(self, samples: Samples) -> None:
         """Send each client the samples that it does not have."""
         for session in list(self._sessions):
-            session.send_history(samples)
+            session.feed.send_history(samples)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from jupyter_sky.node.agent.event_publisher import EventPublisher
+from jupyter_sky.node.agent.events.event_publisher import EventPublisher
 from jupyter_sky.node.agent.idle import IdleTimer
 from jupyter_sky.node.agent.usage.metrics import UsageMeter
 from jupyter_sky.node.blobs.relay import BlobRelay

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 import jupyter_sky
 from jupyter_sky.node.agent import stale_files
 from jupyter_sky.node.agent.client_session import ClientSession, ClientSessions
-from jupyter_sky.node.agent.event_publisher import EventPublisher
+from jupyter_sky.node.agent.events.event_publisher import EventPublisher
+from jupyter_sky.node.agent.events.journal import Journal
 from jupyter_sky.node.agent.idle import IdleTimer, IdleTimes
-from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.node.agent.listener import listen
 from jupyter_sky.node.agent.request_cache import Answer, RequestCache
 from jupyter_sky.node.agent.requests import RequestHandlers

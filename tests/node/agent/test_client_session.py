@@ -10,9 +10,9 @@ import msgpack
 import pytest
 
 import jupyter_sky
-from jupyter_sky.node.agent import client_session
 from jupyter_sky.node.agent.client_session import ClientSession, ClientSessions
-from jupyter_sky.node.agent.journal import Journal
+from jupyter_sky.node.agent.events import event_feed
+from jupyter_sky.node.agent.events.journal import Journal
 from jupyter_sky.transport.frames import Decoder, Message, encode
 
 
@@ -54,7 +54,7 @@ def test_a_report_is_no_matter_of_a_client_that_is_closed_by_it(tmp_path: Path) 
     async def scenario() -> None:
         host = Host(tmp_path)
         clients = [host.connect(since=0) for _ in range(3)]
-        while any(each._next is None for each in host.sessions._sessions):
+        while any(each.feed._next is None for each in host.sessions._sessions):
             await asyncio.sleep(0)
         host.journal.append({"event": "output", "rank": 0, "data": b"x"}, logged=(0, 1))
         for n in range(600):  # more than are kept in memory
@@ -120,8 +120,8 @@ async def until_read(host: Host) -> None:
 @pytest.fixture
 def held_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that is held leaves by itself while a busy machine makes the test wait."""
-    monkeypatch.setattr(client_session, "HELD_FOR", 60.0)
-    monkeypatch.setattr(client_session, "TAKEN_WITHIN", 60.0)
+    monkeypatch.setattr(event_feed, "HELD_FOR", 60.0)
+    monkeypatch.setattr(event_feed, "TAKEN_WITHIN", 60.0)
 
 
 @pytest.mark.usefixtures("held_long")
@@ -265,7 +265,7 @@ async def followed(host: Host) -> socket.socket:
 def test_a_kernel_that_waits_for_the_answer_has_it_while_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
-    monkeypatch.setattr(client_session, "TAKEN_WITHIN", 60.0)
+    monkeypatch.setattr(event_feed, "TAKEN_WITHIN", 60.0)
 
     async def scenario() -> None:
         host = Running(tmp_path)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_sky.node.agent import journal as journal_module
-from jupyter_sky.node.agent.journal import Journal
-from jupyter_sky.node.agent.spool import Places
+from jupyter_sky.node.agent.events import journal as journal_module
+from jupyter_sky.node.agent.events.journal import Journal
+from jupyter_sky.node.agent.events.spool import Places
 from jupyter_sky.transport.frames import PREFIX, Decoder, decode_message
 
 

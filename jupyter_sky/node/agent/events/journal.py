@@ -23,7 +23,7 @@ most recent events are kept in memory as well, encoded as frames, since connecte
 them at once. If the disk is full, changes of state stay in memory. In place of events that were not
 kept, a client gets one that says how many they were (`protocol.events.Lost`).
 
-A client only has to send the last number that it has: see `client_session.ClientSession.pump`.
+A client only has to send the last number that it has: see `event_feed.EventFeed`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import collections
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_sky.node.agent.spool import Places, Spool
+from jupyter_sky.node.agent.events.spool import Places, Spool
 from jupyter_sky.transport.frames import PREFIX, Message, ProtocolError, decode_message, encode
 from jupyter_sky.transport.protocol.events import Lost
 from jupyter_sky.transport.together.ranks_done import Brief, brief_of

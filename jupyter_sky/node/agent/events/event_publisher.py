@@ -6,8 +6,8 @@ import time
 from typing import cast
 
 from jupyter_sky.node.agent.client_session import ClientSessions
+from jupyter_sky.node.agent.events.journal import Journal
 from jupyter_sky.node.agent.idle import IdleTimer
-from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.node.blobs.partial_blob import drop_unfinished
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.serialization import blobs

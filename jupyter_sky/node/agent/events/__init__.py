@@ -1,0 +1,1 @@
+"""The events of a node: where they are kept, and how each client gets them."""
