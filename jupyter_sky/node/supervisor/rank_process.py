@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
 from jupyter_sky.node.supervisor.output.log_file import LogFile
@@ -288,9 +288,10 @@ class RankProcess:
         start = max(self.latest.offset, self.log.size - limit)
         return self.log.read(start, self.log.size - start)
 
-    def shown_output(self, limit: int) -> bytes:
-        """Return the end of what a terminal would show of its last run, at most ``limit`` bytes."""
-        return self.log.shown(self.latest.offset, limit)
+    def tail(self) -> bytes:
+        """Return the end of what a terminal would show of its run, unless that was shown live."""
+        limit = self.latest.tail_limit
+        return self.log.shown(self.latest.offset, limit) if limit else b""
 
     def send_form(self, request: FormRequest, peers: Peers) -> None:
         """Let the rank enter a process group."""
@@ -350,5 +351,6 @@ def shared_fields(request: RunRequest) -> SharedFields:
     return SharedFields({**compact({**fields, "asked": asked}), "op": "run"})
 
 
+@cache
 def _tail_limit(ranks: int) -> int:
     return max(_SMALLEST_TAIL, min(_LARGEST_TAIL, _TAILS // max(1, ranks)))

@@ -311,7 +311,7 @@ class Supervisor:
             text = "\n".join([*message["error"]["traceback"], ""])
             process.log.index.add("stderr", process.log.append(text.encode(errors="replace")))
             message["error"]["traceback"][:0] = unseen
-        message["tail"] = process.shown_output(process.latest.tail_limit)
+        message["tail"] = process.tail()
         message["seconds"] = asyncio.get_running_loop().time() - process.latest.began
         process.run, process.ended = None, process.run
         process.generation = 0 if message["broken"] else process.generation
