@@ -101,9 +101,10 @@ def _what_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> st
     if heard := waiting - away:
         who, limit = format_ranks(heard), f"{deadline:g} s"
         named = who if has_any_stopped or away else they
+        reads = " (or what was recorded is still being read)" if run.task.records else ""
         text += (
-            f"; {named} did not react yet: a rank that has not within {limit} is ended, and its "
-            "variables are lost"
+            f"; {named} did not react yet{reads}: a rank that has not within {limit} is ended, "
+            "and its variables are lost"
             if run.task.script is None
             else f"; the script of {who} has not ended yet: what is left of it within {limit} "
             "is killed, and the ranks keep their variables"

@@ -15,7 +15,7 @@ def is_forged(process: RankProcess, message: Message) -> bool:
             return False
         case {"sampled": int()}:
             return False
-        case {"recorded": process.run, "kind": str(), "data": bytes()}:
+        case {"recorded": process.run, "kind": str(), "data": bytes()} | {"code_over": process.run}:
             return process.run is None
         case {"looked": int(), "seen": {"rank": process.rank}}:
             return False

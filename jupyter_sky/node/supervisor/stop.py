@@ -22,6 +22,9 @@ The solution: a ladder. Each step only affects ranks that the previous steps hav
 3. After half the deadline: the same by force, even if the interrupt was raised before.
 4. At the deadline: SIGKILL. The fork server then forks a new process for the rank.
 
+A rank on which the code is over, and which reads what it has recorded of it for ``--profile``, has
+stopped already: it is left alone, and only killed if it takes `READS_WITHIN` longer.
+
 If one rank of a process group fails, the others wait for it in vain: they are stopped in the same
 way. Ranks that are forming a group that will not be complete are taken out of it by steps 1 and 2.
 """
@@ -34,6 +37,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from jupyter_sky.node.supervisor.rank_process import RankProcess
+from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.rank_messages import BreakCommand, Peers
 from jupyter_sky.transport.protocol.topology import Topology
 
@@ -42,6 +46,9 @@ BREAK_AFTER = 0.2
 
 PEERS_AFTER = 1.0
 """Seconds that the other ranks of a run get to end by themselves when one has failed."""
+
+READS_WITHIN = 60.0
+"""Seconds after the deadline that a rank gets to read what it has recorded of code that is over."""
 
 _POLL_EVERY = 0.005
 _REMEMBERED = 100
@@ -64,6 +71,7 @@ class Stopper:
         self._deadline = 0.0
         self._stopping: set[str] = set()
         self._stopped_early: deque[str] = deque(maxlen=_REMEMBERED)
+        self._code_over: dict[int, tuple[int | None, str]] = {}  # by rank: its process, and the run
 
     # What is running
 
@@ -91,6 +99,10 @@ class Stopper:
     def was_stopped(self, run: str) -> bool:
         """Return whether a run was stopped, so that no rank of this node may begin it."""
         return run in self._stopped_early or run in self._stopping
+
+    def on_code_over(self, process: RankProcess, message: Message) -> None:
+        """Note that the code of a run is over on a rank, which reads what it has recorded."""
+        self._code_over[process.rank] = (process.pid, message["code_over"])
 
     def peers_of(self, process: RankProcess) -> Peers:
         """Return what identifies a rank's connections to the others."""
@@ -142,25 +154,34 @@ class Stopper:
         loop.call_later(BREAK_AFTER, self._step, run, deadline, waited + BREAK_AFTER)
 
     def _step(self, run: str, deadline: float, waited: float) -> None:
-        if waited >= deadline:
-            self._kill(run, deadline)
+        if waited < deadline:
+            # More than once, since a slow rank may not have begun when it is first told.
+            self._break(run, force=waited - BREAK_AFTER < deadline / 2 <= waited)
+        elif not self._kill(run, deadline, spares=waited < deadline + READS_WITHIN):
+            self._stopping.discard(run)
             return
-        # More than once, since a slow rank may not have begun when it is first told.
-        self._break(run, force=waited - BREAK_AFTER < deadline / 2 <= waited)
         self._wait(run, deadline, waited)
 
     def _break(self, run: str, force: bool) -> None:
         for process in self._running(run):
             # A script is ended by the rank beside it, which must not be interrupted meanwhile. But
             # a first interrupt that came before the rank had begun has to be repeated.
-            if not (force and process.runs_script):
+            if not ((force and process.runs_script) or self._is_code_over(process)):
                 self._break_collective(process, run, force)
 
-    def _kill(self, run: str, deadline: float) -> None:
-        self._stopping.discard(run)
+    def _kill(self, run: str, deadline: float, spares: bool) -> bool:
+        """Kill the ranks that still run; return whether some that only read were spared."""
+        spared = False
         for process in self._running(run):
-            process.ignored_stop = deadline
-            process.signal(signal.SIGKILL)
+            if spares and self._is_code_over(process):
+                spared = True
+            else:
+                process.ignored_stop = deadline
+                process.signal(signal.SIGKILL)
+        return spared
+
+    def _is_code_over(self, process: RankProcess) -> bool:
+        return self._code_over.get(process.rank) == (process.pid, process.run)
 
     def _running(self, run: str) -> list[RankProcess]:
         return [process for process in self._ranks.values() if process.run == run]

@@ -99,14 +99,14 @@ class Supervisor:
             "reserved": self.reservations.on_answer,
             "inspected": self.inspection.on_answer,
             "sampled": self.profiles.on_sampled,
+            "code_over": self.stopper.on_code_over,
             "recorded": self.records.add,
             "looked": self.looking.on_answer,
         }
-        self._logs = logs
         self._specs: dict[int, RankSpec] = {}
         self.renewed_variables: dict[str, str] = {}
         self._fork_server = ForkClient(fork_server, self)
-        self._publish, self._is_attended = publish, is_attended
+        self._logs, self._publish, self._is_attended = logs, publish, is_attended
         self._output = OutputForwarder(publish)
         self._on_lost, self._on_waiting = on_lost, on_waiting
         self._removed: list[RankProcess] = []

@@ -153,6 +153,12 @@ class Recorded(TypedDict):
     data: bytes
 
 
+class CodeOver(TypedDict):
+    """The user's code of a run is over on a rank, which now reads what it has recorded of it."""
+
+    code_over: str
+
+
 class Operation(TypedDict):
     """A torch operation: how often it was called, and its times in ns.
 

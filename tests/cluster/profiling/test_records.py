@@ -6,6 +6,7 @@ import json
 import re
 import xml.etree.ElementTree as ElementTree
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from jupyter_sky.notebook.profiling.memory import memory_text
 from jupyter_sky.notebook.profiling.timeline import as_html, as_text
 from jupyter_sky.transport.protocol.profiling import TorchRecord, TraceEvent
 from tests.cluster.conftest import Cells
+from tests.cluster.runs.test_stop import stop_at_first_line
 
 
 def _recorded(
@@ -182,6 +184,31 @@ if rank == 3:
     run, fetched = _recorded(cells, "torch.ones(3).sum()")
     run.values()
     assert {each["trouble"] for each in fetched.by_rank.values()} == {""}
+
+
+def test_variables_are_kept_however_long_a_recording_takes_to_read(
+    new: Callable[..., Cells],
+) -> None:
+    cells = new(nodes=2, stop=2.0)
+    cells.run("""import time, torch, torch.distributed as dist
+from jupyter_sky.node.rank.profiling import torch_profiler
+rank, trained, usual = dist.get_rank(), 123, torch_profiler._Recorder.stop
+def stop(recorder):
+    time.sleep(4)  # what a million events take on a machine with much to do
+    usual(recorder)
+if rank == 0:
+    torch_profiler._Recorder.stop = stop""")
+    loop = "while True:\n    torch.ones(100) @ torch.ones(100)"
+    run, fetched = _recorded(cells, f"if rank == 1:\n    raise ValueError('enough')\n{loop}")
+    with pytest.raises(ValueError, match="enough"):
+        run.values()
+    assert {rank: each["trouble"] for rank, each in fetched.by_rank.items()} == {0: "", 1: ""}
+    stopped = cells.cluster.run(
+        Task(cells.cluster.all_ranks, code=f"print('here')\n{loop}", show=(0,), records=("torch",))
+    )
+    said = str(stop_at_first_line(stopped))
+    assert "did not react yet (or what was recorded is still being read): a rank that has" in said
+    assert cells.ask("trained") == [123, 123]
 
 
 def test_a_collective_that_goes_on_is_not_cut_short(cells: Cells) -> None:

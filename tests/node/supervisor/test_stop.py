@@ -18,8 +18,8 @@ RUN = "the run"
 class Deaf:
     """A rank that reacts to nothing, and what it was told."""
 
-    def __init__(self) -> None:
-        self.run, self.pid, self.runs_script = RUN, 0, False
+    def __init__(self, rank: int = 0) -> None:
+        self.rank, self.run, self.pid, self.runs_script = rank, RUN, 0, False
         self.ignored_stop = 0.0
         self.told: list[Any] = []
 
@@ -60,4 +60,27 @@ def test_a_rank_that_reacts_to_nothing_is_killed_when_its_time_is_over() -> None
         # By force when half of the time is over.
         assert [step.is_forced for step in steps] == [False, True, False]
 
+    asyncio.run(asyncio.wait_for(stop(), PATIENCE))
+
+
+def test_a_rank_that_only_reads_what_it_has_recorded_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def stop() -> None:
+        reads, deaf = Deaf(rank=0), Deaf(rank=1)
+        ranks: Any = {0: reads, 1: deaf}
+        stopper = Stopper(ranks)
+        stopper.on_code_over(ranks[0], {"code_over": RUN})
+        stopper.stop(RUN, deadline=2 * BREAK_AFTER)
+        while not deaf.ignored_stop:
+            await asyncio.sleep(BREAK_AFTER / 10)
+        assert reads.told == [signal.SIGINT]
+        assert stopper.was_stopped(RUN)
+        # It never comes to an end.
+        while not reads.ignored_stop:
+            await asyncio.sleep(BREAK_AFTER / 10)
+        assert reads.told == [signal.SIGINT, signal.SIGKILL]
+        assert not stopper.was_stopped(RUN)
+
+    monkeypatch.setattr("jupyter_sky.node.supervisor.stop.READS_WITHIN", 2 * BREAK_AFTER)
     asyncio.run(asyncio.wait_for(stop(), PATIENCE))

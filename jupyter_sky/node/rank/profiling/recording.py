@@ -9,22 +9,22 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jupyter_sky.transport.protocol.profiling import PACKED_SIZE, Recorded, RecordKind
+from jupyter_sky.transport.protocol.profiling import PACKED_SIZE, CodeOver, Recorded, RecordKind
 
 _PARTS = 3  # attempts to make a recording small enough to send
 
+Send = Callable[[Recorded | CodeOver], object]
+
 
 def recording(
-    kinds: Sequence[RecordKind], run: str, send: Callable[[Recorded], object]
+    kinds: Sequence[RecordKind], run: str, send: Send
 ) -> contextlib.AbstractContextManager[None]:
     """Record during a block; send the recording, however the block ends."""
     return _recording(kinds, run, send) if kinds else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def _recording(
-    kinds: Sequence[RecordKind], run: str, send: Callable[[Recorded], object]
-) -> Iterator[None]:
+def _recording(kinds: Sequence[RecordKind], run: str, send: Send) -> Iterator[None]:
     pid = os.getpid()
     ends: dict[RecordKind, Callable[[], Mapping[str, Any]]] = {}
     if "memory" in kinds:
@@ -39,8 +39,10 @@ def _recording(
         yield
     finally:
         # A child that the user's code forked may get here, too.
-        for kind, end in reversed(ends.items()) if os.getpid() == pid else ():
-            send({"recorded": run, "kind": kind, "data": _packed(end())})
+        if os.getpid() == pid:
+            send({"code_over": run})  # before torch keeps this process busy for seconds
+            for kind, end in reversed(ends.items()):
+                send({"recorded": run, "kind": kind, "data": _packed(end())})
 
 
 def _packed(record: Mapping[str, Any]) -> bytes:

@@ -27,10 +27,10 @@ RECORDED_SECONDS = 30.0
 _RECORDED_EVENTS = 100_000
 """That are read at the end, which takes 10 microseconds each."""
 
-_RECORDED_BYTES = 64 * 2**20
+_RECORDED_BYTES = 200 * _RECORDED_EVENTS
 """By which the process may grow until no more is recorded: an event takes torch 200 bytes, and two
 kilobytes at the end. torch does not tell how many there are, of which a loop of tiny operations has
-1,700,000 a second."""
+1,700,000 a second. More than are read would only take torch longer to make ready at the end."""
 
 _POLL_EVERY = 0.05
 _TROUGH_OF = 4  # polls: memory that a training step allocates and frees is not torch's events
