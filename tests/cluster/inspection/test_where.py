@@ -98,6 +98,17 @@ def test_a_rank_that_sleeps(cells: Cells) -> None:
     )
 
 
+@pytest.mark.parametrize("line", ["!sleep 600", "x = !sleep 600", "%time time.sleep(600)"])
+def test_a_rank_in_a_line_that_is_not_python(cells: Cells, line: str) -> None:
+    said = _hang(
+        cells,
+        f"if rank == 2:\n    {line}\ndist.barrier()",
+        r"ranks 0-1, 3 wait in barrier #\d+ \(the cell, line 3\) for \d+ (?:s|min); "
+        rf"rank 2 is at `{re.escape(line)}` \(the cell, line 2\)",
+    )
+    assert f"   rank 2\n      the cell, line 2: {line}" in said.text
+
+
 _ENDLESS = """import re
 def spin():
     re.match("(a+)+$", 40 * "a" + "b")

@@ -10,6 +10,7 @@ to a main thread that is seen to be in one call only, for the same reason.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import faulthandler
 import functools
@@ -45,6 +46,11 @@ _PACKAGE = str(Path(__file__).resolve().parents[3])
 _DUMPED = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
 _OF_TORCH = f"torch{os.sep}distributed{os.sep}"
 _WRAPPERS = ("c10d_logger.py",)  # around each call of torch.distributed
+_SHELLS = ("/IPython/core/interactiveshell.py", "/jupyter_sky/node/rank/ipython/shell.py")
+"""What carries out lines like ``!cmd`` and ``%time``, for which users know no function."""
+
+_TYPED = {"system": "!", "getoutput": "!", "run_line_magic": "%", "run_cell_magic": "%%"}
+_CALL_OF_SHELL = re.compile(rf"get_ipython\(\)\.({'|'.join(_TYPED)})\((.*)\)$")
 _RUNS_LOOP = BaseEventLoop.run_until_complete.__code__
 _KNOWN_CLASSES = {"_BaseDataLoaderIter": "DataLoader"}
 """What users call classes of libraries that they never see."""
@@ -158,8 +164,9 @@ def _frames(frame: FrameType | None) -> list[SeenFrame]:
     return _down_to_cell(map(_of_frame, with_callers(frame)))
 
 
-def _of_frame(frame: FrameType) -> SeenFrame:
-    return seen(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code)
+def _of_frame(frame: FrameType) -> tuple[str, SeenFrame]:
+    file = frame.f_code.co_filename
+    return file, seen(file, frame.f_lineno or 0, frame.f_code)
 
 
 def awaiting(frame: FrameType | None) -> list[FrameType]:
@@ -197,7 +204,7 @@ def parse_dump(data: bytes) -> list[SeenFrame]:
     titles = titles_in(data)
     lines = data[NAMES_SIZE:].decode(errors="replace").splitlines()
     return _down_to_cell(
-        _seen(match[1], int(match[2]) if match[2].isdigit() else 0, match[3], titles)
+        (match[1], _seen(match[1], int(match[2]) if match[2].isdigit() else 0, match[3], titles))
         for match in map(_DUMPED.match, lines)
         if match
     )
@@ -220,7 +227,7 @@ def _seen(file: str, line: int, function: str, titles: Mapping[str, str]) -> See
     name = function.replace("<locals>.", "")
     head, dot, rest = name.partition(".")
     name = _KNOWN_CLASSES.get(head, head) + dot + rest
-    text = linecache.getline(file, line).strip()[:_LONGEST_LINE] if is_own else ""
+    text = _as_typed(linecache.getline(file, line).strip())[:_LONGEST_LINE] if is_own else ""
     return {
         "place": place,
         "line": line,
@@ -228,6 +235,17 @@ def _seen(file: str, line: int, function: str, titles: Mapping[str, str]) -> See
         "text": text,
         "own": is_own,
     }
+
+
+def _as_typed(line: str) -> str:
+    """Return a line as the user has typed it, where IPython has made a call of ``!cmd`` or such."""
+    if (found := _CALL_OF_SHELL.search(line)) is None:
+        return line
+    try:
+        words = ast.literal_eval(f"({found[2]},)")
+        return line[: found.start()] + _TYPED[found[1]] + " ".join(words[:2]).rstrip()
+    except (SyntaxError, ValueError, TypeError):  # the user's own call
+        return line
 
 
 def place_of(file: str, titles: Mapping[str, str]) -> tuple[str, bool]:
@@ -252,10 +270,16 @@ def _libraries() -> tuple[str, ...]:
     return tuple(f"{folder}{os.sep}" for folder in [*folders, _PACKAGE])
 
 
-def _down_to_cell(frames: Iterable[SeenFrame]) -> list[SeenFrame]:
-    """Return a stack without the frames that called the user's first line."""
-    found = list(frames)
-    while found and not found[-1]["own"]:
-        found.pop()
-    found = [frame for frame in found if frame["place"] not in _WRAPPERS]
+def _down_to_cell(frames: Iterable[tuple[str, SeenFrame]]) -> list[SeenFrame]:
+    """Return a stack, given with its files, without the frames that called the user's first line.
+
+    Those that carry out a line like ``!cmd`` are left out, too.
+    """
+    stack = [each for each in frames if not is_wrapper(each[0])]
+    while stack and not stack[-1][1]["own"]:
+        stack.pop()
+    own = next((at for at, (_, frame) in enumerate(stack) if frame["own"]), 0)
+    if own and stack[own - 1][0].endswith(_SHELLS):
+        del stack[:own]
+    found = [frame for _, frame in stack]
     return found if len(found) <= _MOST_FRAMES else [*found[: _MOST_FRAMES - 10], *found[-10:]]
