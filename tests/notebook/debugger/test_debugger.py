@@ -249,6 +249,47 @@ def test_set_trace_of_debuggers_at_a_terminal_stops_as_breakpoint_does(
     assert "](6)<module>()\n-> share += 1\n10\n" in cell.stdout
 
 
+@pytest.mark.parametrize("call", ["post_mortem()", "post_mortem(error.__traceback__)"])
+def test_post_mortem_of_pdb_looks_at_the_error_that_is_handled(
+    pair: LiveNotebook, all_at_once: None, call: str
+) -> None:
+    cell = talk(
+        pair,
+        "%%sky\n"
+        "import pdb\n"
+        "def inner(value):\n"
+        "    raise ValueError(value)\n"
+        "try:\n"
+        "    inner(10 + rank)\n"
+        "except ValueError as error:\n"
+        f"    pdb.{call}\n"
+        "print('went on')",
+        "ranks all",
+        "p value",
+        "q",
+    )
+    assert cell.error is None, cell.traceback
+    assert "](4)inner()\n-> raise ValueError(value)\n" in cell.stdout
+    assert "10\n" in cell.stdout and "11\n" in cell.stdout
+    assert "went on\n" in cell.stdout
+
+
+def test_pm_of_pdb_says_where_errors_of_earlier_cells_are(pair: LiveNotebook) -> None:
+    pair.run("%%sky --ranks 1\n1 / 0")
+    cell = pair.run("%%sky --ranks 1\nimport pdb\npdb.pm()", keyboard=True)
+    assert "and then %debug in a cell of its own, without %%sky" in cell.traceback
+
+
+@pytest.mark.parametrize(
+    "asks",
+    ["import code\ncode.interact()", "import pdb\npdb.Pdb().set_trace()\nmark = 1",
+     "from IPython import embed\nembed()"],
+)  # fmt: skip
+def test_consoles_of_a_terminal_say_what_stops_other_ranks(pair: LiveNotebook, asks: str) -> None:
+    cell = pair.run(f"%%sky --ranks 1\n{asks}", keyboard=True)
+    assert "and this is rank 1: call breakpoint() instead, or stop where a cell" in cell.traceback
+
+
 def test_pdb_stops_where_a_module_raises(pair: LiveNotebook) -> None:
     Path(pair.path.parent / "shaky.py").write_text(
         "def halve(number):\n    if number % 2:\n        raise ValueError(number)\n"

@@ -31,6 +31,9 @@ LONGEST_TEXT = 64 * 1024
 
 _LONGEST_PROMPT = 2000
 
+_CONSOLES = ("cmd", "code", "pdb", "IPython.terminal.interactiveshell")
+"""The modules whose calls of `input` the user has not written: debuggers, and `code.interact`."""
+
 
 class Keyboard:
     """Asks the user from the main thread of a rank.
@@ -175,6 +178,12 @@ class Keyboard:
             here, instead = "notebook", ", or in a cell of the notebook"
             if program.is_running():
                 here, instead = "terminal", ""
+            if sys._getframe(2).f_globals.get("__name__") in _CONSOLES:
+                raise RuntimeError(
+                    f"a console or debugger of a terminal asks in the {here} from the head alone, "
+                    f"and this is rank {self._rank}: call breakpoint() instead, or stop where a "
+                    "cell raises an exception with `%%sky --pdb` above it."
+                )
             raise RuntimeError(
                 f"{name}() asks in the {here} from the head alone, and this is rank {self._rank}: "
                 f"call it where `rank == 0`{instead}."

@@ -8,7 +8,7 @@ import os
 import pdb
 import sys
 from collections.abc import Callable
-from types import FrameType, ModuleType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from IPython.core import debugger as ipython_debugger
@@ -25,7 +25,7 @@ from jupyter_sky.transport.protocol.error_report import is_consequence
 from jupyter_sky.transport.protocol.events import Event
 from jupyter_sky.transport.protocol.rank_messages import RunCommand
 
-_STOPPING = ("breakpoint(", "set_trace(")
+_STOPPING = ("breakpoint(", "set_trace(", "post_mortem(", "pdb.pm(")
 """What a cell that stops on all ranks has in its text."""
 
 
@@ -66,6 +66,7 @@ class RankDebugger:
         sys.breakpointhook = self._on_breakpoint
         self._stand_in_for(pdb)
         self._stand_in_for(ipython_debugger)
+        self._stand_in_for_post_mortem()
         os.register_at_fork(after_in_child=self._in_child)
 
     # The side thread
@@ -185,12 +186,42 @@ class RankDebugger:
 
         module.set_trace = set_trace  # type: ignore[attr-defined]
 
+    def _stand_in_for_post_mortem(self) -> None:
+        """Replace `post_mortem` and `pm` of pdb, too."""
+
+        @functools.wraps(pdb.post_mortem)
+        def post_mortem(t: BaseException | TracebackType | None = None) -> None:
+            error = sys.exc_info()[1] if t is None else t
+            if error is None or getattr(error, "__traceback__", error) is None:
+                raise ValueError("post_mortem() needs an error: call it where one is handled")
+            if self._can_ask(sys._getframe(1), "post_mortem"):
+                self._debugger().look_at(error)
+
+        @functools.wraps(pdb.pm)
+        def pm() -> None:
+            error = getattr(sys, "last_value", None)
+            if error is None:
+                raise RuntimeError(
+                    "pm() finds no error, since each cell releases that of the cell before: run "
+                    "the one that failed again, and then %debug in a cell of its own, without "
+                    "%%sky."
+                )
+            if self._can_ask(sys._getframe(1), "pm"):
+                self._debugger().look_at(error)
+
+        pdb.post_mortem, pdb.pm = post_mortem, pm
+
     def _stop_at(self, frame: FrameType, name: str) -> None:
+        if self._can_ask(frame, name):
+            self._debugger().stop_at(frame)
+
+    def _can_ask(self, frame: FrameType, name: str) -> bool:
+        """Return whether the user can be asked; report it if nobody is there."""
         if not self._keyboard.is_there:
             self._pass_over(frame, name)
-            return
+            return False
         self._keyboard.check_thread(name)
-        self._debugger().stop_at(frame)
+        return True
 
     def _pass_over(self, frame: FrameType, name: str) -> None:
         """Report, once per run, a breakpoint at which nobody can be asked."""

@@ -92,13 +92,15 @@ class RankPdb(pdb.Pdb):
             # it stopped at the line below.
             frame.f_trace_opcodes = True
 
-    def look_at(self, error: BaseException, header: str = "") -> bool:
+    def look_at(self, error: BaseException | TracebackType, header: str = "") -> bool:
         """Let the user debug the frames of an error; return whether the user left with ``q``."""
         self.reset()
         if header:
             self.message(header)
-        exception: Any = error if sys.version_info >= (3, 13) else error.__traceback__
-        self.interaction(None, exception)
+        frames: Any = error
+        if sys.version_info < (3, 13) and isinstance(error, BaseException):
+            frames = error.__traceback__
+        self.interaction(None, frames)
         return self._was_left
 
     def finish(self) -> None:
