@@ -43,6 +43,7 @@ listed with its file::
         ObjectGone           serialization/object_tokens/received.py: a rank has dropped an object
         BucketError          node/volumes/bucket.py: an operation on a bucket failed
         CannotTakeOver       node/rank/namespace/takeover/optimizers.py: a rank's optimizer differs
+        TakesTooLong         node/rank/comparison/parts.py: a value has too much to compare in time
         VolumeError          node/volumes/place.py: a node cannot provide a volume
         TakenBack            api/prompts/keyboard.py: a question no longer needs an answer
     KeyboardInterrupt

@@ -87,6 +87,23 @@ def test_the_variables_of_the_ranks(notebook: Notebook, monkeypatch: pytest.Monk
         os.kill(agent, signal.SIGCONT)
 
 
+def test_threads_cannot_be_compared_and_hold_nothing_up(notebook: Notebook) -> None:
+    notebook.run(
+        "%%sky --nodes 2\nimport threading\nnumber = 1\nthread = threading.Thread(target=print)\n"
+        "class Writer: pass\nwriter = Writer()\nwriter.step = 2\nwriter.thread = thread\n"
+        "hook = thread._invoke_excepthook"
+    )
+    said = {line.split()[0]: line for line in notebook.run("%sky vars").splitlines()}
+    assert said["number"].endswith("the same")
+    assert said["thread"].endswith("alike, values not compared")
+    lines = notebook.run("%sky same number thread writer hook").splitlines()
+    assert lines[0].startswith("number: the same on ranks 0-1")
+    assert lines[1] == "thread: threading.Thread on ranks 0-1, which cannot be compared"
+    assert lines[2].startswith("writer: the same on ranks 0-1 (3 parts")
+    assert lines[2].endswith("but for writer.thread, which cannot be compared")
+    assert lines[3].startswith("hook: the same on ranks 0-1")
+
+
 def test_what_ranks_say_is_no_markup() -> None:
     row = NameRow("x", (0,), "<img src=x>", "[1]", "&", "cpu\x1b[2J", 8, False, None)
     table = NameTable([row], [0, 1])

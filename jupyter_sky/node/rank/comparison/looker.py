@@ -12,7 +12,14 @@ from typing import Any
 from jupyter_sky.errors import SkyError
 from jupyter_sky.node.rank.comparison import digests
 from jupyter_sky.node.rank.comparison.describe import describe
-from jupyter_sky.node.rank.comparison.parts import Part, find, parts, random_states
+from jupyter_sky.node.rank.comparison.parts import (
+    Part,
+    TakesTooLong,
+    find,
+    parts,
+    random_states,
+    within,
+)
 from jupyter_sky.transport.protocol.inspection import (
     PARTS_COMPARED,
     RANDOM,
@@ -31,6 +38,12 @@ PARTS = 2000
 
 NUMBERS = 1 << 17
 """Numbers of a part that an answer has: a megabyte."""
+
+WITHIN = 280.0
+"""Seconds for an answer; the supervisor waits a little longer."""
+
+_TABLE_WITHIN = 10.0  # seconds for all values of a table that cost next to nothing
+_VALUE_WITHIN = 1.0  # seconds for one of them
 
 
 class Looker:
@@ -51,7 +64,6 @@ class Looker:
         self._names = names
         self._hidden = hidden
         self._runs = 0
-        self._lock = threading.Lock()
         # The parts that were examined last, so that a further question costs nothing.
         self._seen: dict[str, list[SeenPart]] = {}
 
@@ -63,7 +75,7 @@ class Looker:
         """Start answering a question, and return at once."""
 
         def answer() -> None:
-            with self._lock:
+            with within(_TABLE_WITHIN if command["what"] == "names" else WITHIN):
                 seen = self._answer(command)
             send({"looked": command["number"], "seen": seen})
 
@@ -109,7 +121,8 @@ class Looker:
                 answer["parts"] = seen[command["start"] :][:PARTS]
             case "numbers":
                 # That they differ is known: without numbers, only not by how much.
-                with contextlib.suppress(ValueError, TypeError, ArithmeticError, RuntimeError):
+                troubles = (ValueError, TypeError, ArithmeticError, RuntimeError, TakesTooLong)
+                with contextlib.suppress(*troubles):
                     part = find(names[0], self._value(names[0]), names[1])
                     answer["numbers"], answer["sampled"] = _numbers(part)
 
@@ -129,7 +142,8 @@ class Looker:
         seen = describe(name, value)
         if not is_busy and seen["size"] is not None and seen["size"] <= SMALL:
             with contextlib.suppress(Exception):  # one value does not hide the other names
-                found = [each.seen() for each in _some(parts(name, value), 200)]
+                with within(_VALUE_WITHIN):
+                    found = [each.seen() for each in _some(parts(name, value), 200)]
                 if all(each["digest"] or each["sharded"] for each in found):
                     seen["digest"] = _whole(found)
         return seen
@@ -137,17 +151,22 @@ class Looker:
     def _digest(self, name: str) -> SeenName:
         try:
             seen = self._parts_of(name)
+        except TakesTooLong:
+            raise SkyError(
+                f"{name} in {WITHIN:.0f} seconds: give a part of it a name, and compare that"
+            ) from None
         except Exception as error:  # of any kind: the value says itself what it consists of
             raise SkyError(f"{name}: {type(error).__name__}: {error}") from error
         whole = describe(name, self._value(name))
         return {**whole, "digest": _whole(seen), "parts": len(seen)}
 
     def _parts_of(self, name: str) -> list[SeenPart]:
-        if name not in self._seen:
-            self._seen[name] = [
+        known = self._seen  # another question may put a new one in its place meanwhile
+        if name not in known:
+            known[name] = [
                 each.seen() for each in _some(parts(name, self._value(name)), PARTS_COMPARED)
             ]
-        return self._seen[name]
+        return known[name]
 
     def _has(self, name: str) -> bool:
         return name in self._names or name == RANDOM

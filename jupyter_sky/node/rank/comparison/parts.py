@@ -8,11 +8,15 @@ from __future__ import annotations
 import contextlib
 import enum
 import io
+import math
 import pickle
 import struct
 import sys
+import threading
+import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +33,35 @@ _LEAVES = ("numpy.", "pandas.", "random.", "torch._C.", *_SETTINGS)
 _PLAIN_WAYS: Any = (object.__reduce_ex__, object.__reduce__)
 _SCALARS = (float, complex, enum.Enum, set, frozenset)
 _PLAIN = (int, str, bytes, bytearray, bool, type(None), range, slice, type(...))
+_SEEN_ABOVE = "seen above"  # the digest of what contains itself
+
+_until: ContextVar[float] = ContextVar("until", default=math.inf)
+
+# The digests of functions within the value that is digested now, by their identity; each function
+# stands beside its own, so that no other one has its identity meanwhile. Functions may reach each
+# other in so many ways that following each of them anew would never end.
+_of_functions: ContextVar[dict[int, tuple[Any, str]] | None] = ContextVar(
+    "of_functions", default=None
+)
+
+
+class TakesTooLong(Exception):
+    """The parts of a value, or their digests, were not found within the limit of time."""
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise `TakesTooLong` in the block where parts are still looked for after so many seconds."""
+    token = _until.set(min(_until.get(), time.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
+def _check_time() -> None:
+    if time.monotonic() > _until.get():
+        raise TakesTooLong
 
 
 @dataclass(frozen=True)
@@ -56,6 +89,8 @@ class Part:
         """Return the description to send."""
         try:
             digest = _digest(self.value) if self.digest is None else self.digest
+        except TakesTooLong:
+            raise
         except Exception:  # it cannot be pickled: only its name is compared
             digest = ""
         return {
@@ -85,8 +120,9 @@ def find(name: str, value: Any, path: str) -> Any:
 
 
 def _walk(path: str, value: Any, above: tuple[int, ...]) -> Iterator[Part]:
+    _check_time()
     if id(value) in above or len(above) > _DEEPEST:
-        yield Part(path, value, digest="seen above")
+        yield Part(path, value, digest=_SEEN_ABOVE)
         return
     above = (*above, id(value))
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
@@ -106,7 +142,10 @@ def _walk(path: str, value: Any, above: tuple[int, ...]) -> Iterator[Part]:
         yield Part(path, value, digest=digests.of_text(f"{type_name(value)} {len(value)}"))
         yield from _items(path, enumerate(value), above)
     elif isinstance(value, types.FunctionType):
-        yield from _function_parts(path, value, above)
+        if _of_functions.get() is None:
+            yield from _function_parts(path, value, above)
+        else:
+            yield Part(path, value, digest=_of_function(value))
     elif isinstance(value, (*_PLAIN, *_SCALARS)) or _is_leaf(value):
         yield Part(path, value)
     elif (state := _state(value)) is not None:
@@ -200,8 +239,10 @@ def _state(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _is_leaf(value: Any) -> bool:
-    kinds = (type, types.ModuleType, types.BuiltinFunctionType)
-    return isinstance(value, (*kinds, types.MethodType)) or type_name(value).startswith(_LEAVES)
+    kinds = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodType)
+    # A thread reaches what Python and the rank know of all threads.
+    is_single = isinstance(value, (*kinds, threading.Thread))
+    return is_single or type_name(value).startswith(_LEAVES)
 
 
 def _digest(value: Any) -> str:
@@ -246,24 +287,60 @@ def _digest(value: Any) -> str:
     return _of_pickle(value)
 
 
+class _File(io.BytesIO):
+    """What a pickle is written to, as soon as there is much of it."""
+
+    def write(self, data: Any) -> int:
+        """Write, unless the time is over: built-in values do not come to `reducer_override`."""
+        _check_time()
+        return super().write(data)
+
+
 class _Pickler(pickle.Pickler):
     """Pickles values without what differs between processes: addresses of a tensor's storage."""
 
     def reducer_override(self, value: Any) -> Any:
         """Write the digest of a tensor or function in its place."""
+        _check_time()
+        if isinstance(value, threading.Thread):
+            raise pickle.PicklingError
         torch = sys.modules.get("torch")
-        is_tensor = torch is not None and isinstance(value, torch.Tensor)
-        if is_tensor or isinstance(value, types.FunctionType):
-            seen = [each.seen() for each in parts("", value)]
-            if not all(each["digest"] for each in seen):
-                raise pickle.PicklingError
-            return str, (repr([(each["path"], each["what"], each["digest"]) for each in seen]),)
+        if torch is not None and isinstance(value, torch.Tensor):
+            return str, (_of_all(parts("", value)),)
+        if isinstance(value, types.FunctionType):
+            return str, (_of_function(value),)
         return NotImplemented
 
 
+def _of_function(function: Any) -> str:
+    """Return the digest of a function and all that it holds, within that of another value."""
+    known = _of_functions.get()
+    assert known is not None
+    if id(function) not in known:
+        known[id(function)] = function, _SEEN_ABOVE
+        known[id(function)] = function, _of_all(_function_parts("", function, (id(function),)))
+    return known[id(function)][1]
+
+
+def _of_all(found: Iterator[Part]) -> str:
+    """Return the digest of parts together; raise at the first one that has none."""
+    each = []
+    for part in found:
+        seen = part.seen()
+        if not seen["digest"]:
+            raise pickle.PicklingError
+        each.append((seen["path"], seen["what"], seen["digest"]))
+    return digests.of_text(repr(each))
+
+
 def _of_pickle(value: Any) -> str:
-    file = io.BytesIO()
-    _Pickler(file, protocol=4).dump(value)
+    file = _File()
+    token = _of_functions.set({}) if _of_functions.get() is None else None
+    try:
+        _Pickler(file, protocol=4).dump(value)
+    finally:
+        if token is not None:
+            _of_functions.reset(token)
     return digests.of_bytes(file.getvalue())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,18 @@ class _Reduced:
 
     def __reduce__(self) -> Any:
         return _Reduced, (self.x,)
+
+
+def _entangled(number: int) -> Any:
+    """Functions that reach each other on more ways than can be followed."""
+    functions: list[Any] = []
+
+    def one(some: Any, same: Any, at: int) -> Callable[[], Any]:
+        return lambda: (some, same, at)
+
+    for at in range(30):
+        functions.append(one(_Reduced(functions), _Reduced(functions), at * number))
+    return functions
 
 
 class _Attributes:
@@ -81,6 +94,7 @@ _LONG = "k" * 300
         lambda n: functools.partial(_scaled, n),
         lambda n: functools.partial(_scaled(n)),
         lambda n: ValueError(n),
+        lambda n: collections.deque(_entangled(n)),
         lambda n: _Reduced(torch.ones(2) * n),
         lambda n: _Slots(n),
         lambda n: _Attributes(cache={}) if n == 1 else _Attributes(),
@@ -122,3 +136,19 @@ def test_what_contains_itself_has_parts() -> None:
 
     assert _seen(calls_itself)
     assert _seen(collections.deque([calls_itself]))
+
+
+def test_what_has_no_digest_is_known_at_once_however_much_it_holds() -> None:
+    functions = _entangled(1)
+    functions.append(_scaled(threading.Lock()))
+    [(_, _, digest)] = _seen(collections.deque(functions))
+    assert digest == ""
+
+
+def test_a_thread_is_a_part_without_a_digest() -> None:
+    thread = threading.Thread(target=print)
+    assert _seen(thread) == [("v", "threading.Thread", "")]
+    found = {path: digest for path, _, digest in _seen(_Attributes(number=1, thread=thread))}
+    assert list(found) == ["v", "v.number", "v.thread"]
+    assert [bool(digest) for digest in found.values()] == [True, True, False]
+    assert _seen(collections.deque([thread])) == [("v", "collections.deque", "")]
