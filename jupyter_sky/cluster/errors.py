@@ -11,11 +11,17 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_ranks, format_some
-from jupyter_sky.transport.protocol.error_report import MEMBERS, ErrorReport, is_consequence
+from jupyter_sky.transport.protocol.error_report import (
+    MEMBERS,
+    ChainedError,
+    ErrorReport,
+    is_consequence,
+)
 
 BEFORE_LAST_LINES = " Its last lines:"
 """What stands before the last lines of a rank that was lost."""
@@ -38,9 +44,14 @@ class Failure:
     error: ErrorReport
 
     @property
-    def signature(self) -> tuple[str, str]:
+    def signature(self) -> tuple[Any, ...]:
         """A key that is equal for ranks that failed in the same way."""
-        return self.error["type"], self.error["text"]
+        return self.error["type"], self.error["text"], *map(_likeness, self.chain)
+
+    @property
+    def chain(self) -> list[ChainedError]:
+        """Its error and the causes of that; empty if it was not raised by code."""
+        return self.error.get("chain", [])
 
 
 class RemoteError(Exception):
@@ -255,7 +266,7 @@ def _new(failure: Failure, may_be_group: bool) -> RemoteError:
     """Return an exception of the nearest known type that can be instantiated."""
     report = failure.error
     members = [
-        remote_error([replace(failure, error={**each, "exceptions": []})])
+        remote_error([replace(failure, error={**each, "exceptions": [], "chain": []})])
         for each in report["exceptions"]
     ]
     for original in _known_types(report):
@@ -311,14 +322,40 @@ def _colours_are_wanted() -> bool:
 
 def _summary(failures: Sequence[Failure]) -> list[str]:
     """Say which ranks failed, combining equal errors."""
-    groups: dict[tuple[str, str], list[Failure]] = {}
+    groups: dict[tuple[Any, ...], list[Failure]] = {}
     for failure in failures:
         groups.setdefault(failure.signature, []).append(failure)
     lines: list[str] = []
-    for (kind, text), members in groups.items():
+    for members in groups.values():
         where = format_ranks([member.rank for member in members])
         hosts = list(dict.fromkeys(host for _, host in sorted((m.rank, m.host) for m in members)))
         line = f"on {where} ({format_some(hosts, 3)})"
-        said = text.splitlines()[0].removesuffix(BEFORE_LAST_LINES) if text else ""
-        lines.append(f"{kind}: {said} {line}" if lines else line)
+        lines.append(f"{_apart(members[0], failures[0])} {line}" if lines else line)
     return lines
+
+
+def _apart(failure: Failure, first: Failure) -> str:
+    """Say what a failure is, in a line: its cause where that alone tells it from the first one."""
+    kind, text = failure.error["type"], failure.error["text"]
+    said = [kind, text.splitlines()[0].removesuffix(BEFORE_LAST_LINES) if text else ""]
+    if not failure.chain:
+        return ": ".join(filter(None, said))
+    other = failure.chain[0]
+    if (kind, text) == (first.error["type"], first.error["text"]):
+        pairs = zip_longest(failure.chain, map(_likeness, first.chain))
+        others = (each for each, known in pairs if each and _likeness(each) != known)
+        other = next(others, other)
+        said = [other["type"], other["text"]]
+    place = f"{other['place']}, line {other['line']}" if other["place"] else ""
+    beside = "; ".join(filter(None, [*other["notes"], place]))
+    return ": ".join(filter(None, said)) + (f" ({beside})" if beside else "")
+
+
+# Such as addresses, and a rank's own number: they differ between ranks that failed in the same way.
+_WITH_DIGITS = re.compile(r"\w*\d\w*")
+
+
+def _likeness(error: ChainedError) -> tuple[Any, ...]:
+    """Return what tells an error of a chain from others."""
+    words = [_WITH_DIGITS.sub("0", each) for each in (error["text"], *error["notes"])]
+    return error["type"], *words, error["place"], error["line"]

@@ -283,6 +283,18 @@ def test_an_exception_group_is_shown_as_python_shows_it(pair: LiveNotebook) -> N
     assert "jupyter_sky" not in cell.traceback and cell.stderr == ""
 
 
+def test_errors_with_other_causes_are_not_shown_as_one(pair: LiveNotebook) -> None:
+    number = pair.value("len(In)")  # of the next cell
+    cell = pair.run(
+        "%%sky\ndef load():\n    raise (KeyError, FileNotFoundError)[rank]('shard-2')\n"
+        "try:\n    load()\nexcept Exception as error:\n    raise RuntimeError('no data') from error"
+    )
+    first, other = cell.traceback.splitlines()[-2:]
+    ranks = {f"on rank {rank} (node {rank})": rank for rank in (0, 1)}
+    error = ("FileNotFoundError: shard-2", "KeyError: 'shard-2'")[ranks[first]]
+    assert other.startswith(f"{error} (cell [{number}], line 3) on rank {1 - ranks[first]} (")
+
+
 def test_sys_exit_ends_the_cell_and_not_the_rank(pair: LiveNotebook) -> None:
     cell = pair.run("%%sky\nimport sys\nsys.exit('no data')")
     assert cell.sentence == (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jupyter_sky.transport.blobs.packed import Packed
 from jupyter_sky.transport.frames import ProtocolError, decode_message, encode
-from jupyter_sky.transport.protocol.error_report import report
+from jupyter_sky.transport.protocol.error_report import ChainedError, report
 from jupyter_sky.transport.protocol.events import (
     Added,
     Display,
@@ -42,6 +42,13 @@ VALUE: Packed = {
     "tokens": {"first": 7, "known": {1: 2}},
     "cells": {"<cell>": ("x = 1", "In[1]")},
 }
+CHAINED: ChainedError = {
+    "type": "ValueError",
+    "text": "no",
+    "notes": ["x"],
+    "place": "cell [7]",
+    "line": 2,
+}
 EVENTS = [
     Prepared({"python": "3.12"}, {}),
     RankStarted(0, 5),
@@ -61,6 +68,7 @@ EVENTS = [
     Told(0, "r", "error", 4, None, report(ValueError, "no")),
     RankDone(0, "r", "ok", None, VALUE, False, {"x": True}, ["s"]),
     RankDone(0, "r", "error", report(ValueError, "no")),
+    RankDone(0, "r", "error", {**report(ValueError, "no"), "chain": [CHAINED]}),
     Leaving("stop", None, [0]),
     Leaving("stop", 5, [0]),
     Ending("idle"),

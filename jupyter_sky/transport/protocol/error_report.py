@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from types import GetSetDescriptorType, MemberDescriptorType
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 MEMBERS = MemberDescriptorType, GetSetDescriptorType
 """What an attribute is in its class that C code keeps, like ``errno`` of an `OSError`."""
@@ -40,6 +40,27 @@ class SingleError(TypedDict):
     traceback: list[str]
 
 
+class ChainedError(TypedDict):
+    """An error, or one that it was raised because of, in few words.
+
+    Attributes
+    ----------
+    type, text
+        The name of its class, and the first line of its ``str``.
+    notes
+        The first line of each of its notes.
+    place, line
+        The last line of the user's that its traceback has: the cell or the file, as in `SeenFrame`,
+        and the number of the line. Empty and 0 if it has none, or very many.
+    """
+
+    type: str
+    text: str
+    notes: list[str]
+    place: str
+    line: int
+
+
 class ErrorReport(SingleError):
     """A reported error.
 
@@ -47,9 +68,12 @@ class ErrorReport(SingleError):
     ----------
     exceptions
         The errors that a group of exceptions is made of.
+    chain
+        The error, those that it is made of, and those that it was raised because of.
     """
 
     exceptions: list[SingleError]
+    chain: NotRequired[list[ChainedError]]
 
 
 def report(kind: type[BaseException], text: str) -> ErrorReport:

@@ -78,6 +78,92 @@ def test_the_same_error_on_several_ranks_is_said_once(cells) -> None:
     assert remote_error(three).__notes__ == ["on ranks 1-3 (node 1, node 2, node 3)"]
 
 
+_TASKS = """
+import asyncio
+async def load():
+    raise [ConnectionError("proxy"), KeyError("label"), FileNotFoundError("shard-2")][rank]
+async with asyncio.TaskGroup() as tasks:
+    tasks.create_task(load())
+"""
+_CAUSES = """
+def load():
+    raise [ConnectionError("proxy"), KeyError("label"), FileNotFoundError("shard-2")][rank]
+try:
+    load()
+except Exception as error:
+    raise RuntimeError("could not load the data") from error
+"""
+_LINES = """
+pass
+assert rank != 0
+assert rank != 1
+assert rank != 2
+"""
+_NOTES = """
+error = ValueError("bad")
+error.add_note(["in train.csv", "in test.csv", "in both"][rank])
+raise error
+"""
+_TEXTS = """
+try:
+    {}["x"]
+except KeyError:
+    raise ValueError(f"bad {rank}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "second", "third"),
+    [
+        (_TASKS, "KeyError: 'label' (the cell, line 3)", "FileNotFoundError: shard-2 (the cell, "),
+        (_CAUSES, "KeyError: 'label' (the cell, line 2)", "FileNotFoundError: shard-2 (the cell, "),
+        (_LINES, "AssertionError (the cell, line 3)", "AssertionError (the cell, line 4)"),
+        (_NOTES, "ValueError: bad (in test.csv; the cell, line 3)", "ValueError: bad (in both; "),
+        (_TEXTS, "ValueError: bad 1 (the cell, line 4)", "ValueError: bad 2 (the cell, line 4)"),
+    ],
+)
+def test_errors_that_differ_in_their_causes_or_lines_are_told_apart(
+    cells, code: str, second: str, third: str
+) -> None:
+    first, *others = remote_error(_failures(cells, code)).__notes__[-3:]
+    assert first == "on rank 0 (node 0)"
+    for line, start, where in zip(
+        others, (second, third), ("on rank 1 (node 1)", "on rank 2 (node 2)"), strict=True
+    ):
+        assert line.startswith(start) and line.endswith(where)
+
+
+def test_numbers_in_a_cause_do_not_tell_errors_apart(cells) -> None:
+    code = (
+        "class Peer: pass\n"
+        "try:\n"
+        "    raise KeyError(f'{Peer()} of rank{rank}')\n"
+        "except KeyError as error:\n"
+        "    raise RuntimeError('could not load the data') from error"
+    )
+    failures = _failures(cells, code)
+    assert len({failure.chain[1]["text"] for failure in failures}) == 3
+    assert remote_error(failures).__notes__ == ["on ranks 0-2 (node 0, node 1, node 2)"]
+
+
+def test_where_a_recursion_without_end_has_failed_does_not_tell_errors_apart(cells) -> None:
+    code = (
+        "def even(n):\n    return odd(n)\ndef odd(n):\n    return even(n)\n(even, odd)[rank % 2](0)"
+    )
+    notes = remote_error(_failures(cells, code)).__notes__
+    assert notes == ["on ranks 0-2 (node 0, node 1, node 2)"]
+
+
+def _failures(cells, code: str) -> list[Failure]:
+    """The failures of three ranks, each of which runs a cell alone: none is stopped by another."""
+    found = []
+    for rank in range(3):
+        with pytest.raises(sky.RemoteError) as caught:
+            cells.run(code.lstrip(), ranks=[rank])
+        found += caught.value.failures
+    return found
+
+
 def test_a_type_of_the_notebook_is_caught_by_its_name(cells) -> None:
     class Broken(Exception):
         pass

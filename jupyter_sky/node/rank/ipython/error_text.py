@@ -12,12 +12,20 @@ from itertools import groupby
 from types import TracebackType
 from typing import Any
 
+from jupyter_sky.node.rank.inspection import stacks
 from jupyter_sky.serialization import cell_sources
-from jupyter_sky.transport.protocol.error_report import MEMBERS, ErrorReport, SingleError
+from jupyter_sky.transport.protocol.error_report import (
+    MEMBERS,
+    ChainedError,
+    ErrorReport,
+    SingleError,
+)
 
 _LONGEST = 20_000  # characters of an error's text
 _DEEP = 100  # calls in each other
 _MOST_LINES = 100  # of a traceback of Python's own
+_MOST_CHAINED = 20  # errors because of which one was raised
+_LONGEST_LINE = 200  # characters of what is told of one of them
 
 
 def leave_out_hidden(error: BaseException) -> None:
@@ -50,9 +58,14 @@ def is_deep(error: BaseException | None) -> bool:
         if sum(1 for _ in traceback.walk_tb(error.__traceback__)) > _DEEP:
             return True
         seen.add(id(error))
-        hidden, cause, context = error.__suppress_context__, error.__cause__, error.__context__
-        error = cause if cause is not None or hidden else context
+        error = _reason(error)
     return False
+
+
+def _reason(error: BaseException) -> BaseException | None:
+    """Return the error that one was raised because of, as Python shows it."""
+    cause = error.__cause__
+    return cause if cause is not None or error.__suppress_context__ else error.__context__
 
 
 def bare_lines(error: BaseException) -> list[str]:
@@ -133,7 +146,45 @@ def report(error: BaseException, lines: Sequence[str]) -> ErrorReport:
     """Return an error as plain data, with the lines of its traceback."""
     members = error.exceptions[:100] if isinstance(error, BaseExceptionGroup) else ()
     exceptions = [_single(each, traceback.format_exception(each)[-50:]) for each in members]
-    return {**_single(error, lines), "exceptions": exceptions}
+    return {**_single(error, lines), "exceptions": exceptions, "chain": _chain(error)}
+
+
+def _chain(error: BaseException) -> list[ChainedError]:
+    """Return an error, those that it is made of, and those that it was raised because of."""
+    found: dict[int, ChainedError] = {}  # an error may be its own cause
+    waiting: list[BaseException | None] = [error]
+    while waiting and len(found) < _MOST_CHAINED:
+        each = waiting.pop(0)
+        if each is None or id(each) in found:
+            continue
+        notes = vars(each).get("__notes__")
+        place, line = _last_line(each)
+        found[id(each)] = {
+            "type": type(each).__qualname__,
+            "text": _first_line(text(each)),
+            "notes": list(map(_first_line, plain(notes))) if isinstance(notes, list) else [],
+            "place": place,
+            "line": line,
+        }
+        members = each.exceptions[:100] if isinstance(each, BaseExceptionGroup) else ()
+        waiting = [*members, _reason(each), *waiting]
+    return list(found.values())
+
+
+def _last_line(error: BaseException) -> tuple[str, int]:
+    """Return the place and the number of the last line of the user's in a traceback."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if len(frames) > _DEEP:
+        return "", 0  # in which of its calls a recursion without end has failed is chance
+    for frame, line in reversed(frames):
+        place, is_own = stacks.place_of(frame.f_code.co_filename, cell_sources.titles)
+        if is_own:
+            return shortened(place), line or 0
+    return "", 0
+
+
+def _first_line(said: object) -> str:
+    return (shortened(str(said)).strip().splitlines() or [""])[0][:_LONGEST_LINE]
 
 
 def _single(error: BaseException, lines: Sequence[str]) -> SingleError:
