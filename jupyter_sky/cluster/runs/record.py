@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from jupyter_sky.cluster.snapshot import (
 )
 from jupyter_sky.errors import ClusterLost
 from jupyter_sky.formatting import last_terminal_line
-from jupyter_sky.transport.protocol.error_report import is_consequence
+from jupyter_sky.transport.protocol.error_report import SingleError, is_consequence
 from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
 
 KEPT = 256 * 1024
@@ -189,8 +189,10 @@ class RunRecorder:
         if event.outcome == "error" and event.error is not None:
             is_cause = not is_consequence(event.error["text"])
             outcome = RankOutcome.ERROR if is_cause else RankOutcome.RELEASED
-            words = event.error["type"], event.error["text"]
-            error = _in_a_line(": ".join(filter(None, words)))
+            # The text of a group only tells how many errors it is made of.
+            said: Sequence[SingleError] = event.error["exceptions"] or [event.error]
+            words = (": ".join(filter(None, (each["type"], each["text"]))) for each in said)
+            error = "; ".join(map(_in_a_line, words))[:_LONGEST]
         elif event.outcome == "interrupted":
             stopped = self.run.stopped or not self.run.failures
             outcome = RankOutcome.STOPPED if stopped else RankOutcome.RELEASED

@@ -10,6 +10,7 @@ import pytest
 from tqdm import tqdm
 
 from jupyter_sky.api.prompts.prompter import Prompter
+from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.runs.progress_bars import find_progress
 from jupyter_sky.cluster.runs.task import Attempt, Task
 from tests.waiting import until
@@ -66,6 +67,15 @@ def test_the_rank_that_failed_differs_from_those_released_because_of_it(cells) -
     assert "Traceback" in tail and tail.endswith("no data\nhere\n")
     log = cells.cluster.log(2, tail=100)
     assert log.data.decode().endswith(tail)
+
+
+def test_of_a_group_of_errors_it_is_said_what_they_are(cells) -> None:
+    with pytest.raises(RemoteError):
+        cells.run(
+            "raise ExceptionGroup('some', [KeyError('label'), OSError(f'shard-{rank}\\nhere')])",
+            ranks=[0],
+        )
+    assert ranks(cells, "error")[0] == "KeyError: 'label'; OSError: shard-0"
 
 
 def test_a_lost_rank_is_marked_until_the_next_run_has_ended(cells) -> None:
