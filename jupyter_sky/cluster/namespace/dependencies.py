@@ -6,7 +6,6 @@ import builtins
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
-from weakref import WeakValueDictionary
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
@@ -34,17 +33,12 @@ class Dependencies:
         Whether the ranks see the notebook's files.
     asked_variables
         Environment variables that cells asked for once the cluster was there, with their values.
-    left_items
-        Items that are left out of updates until their runs have their turns, by key, identity and
-        digest.
     """
 
     def __init__(self, remote_state: RemoteState) -> None:
         self.shares_files = True
         self._remote_state = remote_state
         self.asked_variables: dict[str, str] = {}
-        self.left_items: WeakValueDictionary[tuple[str, int, str], NamespaceItem]
-        self.left_items = WeakValueDictionary()
         self._process_items = ProcessItems(self.asked_variables)
         # The names that functions look up which earlier cells have defined on ranks: first by the
         # function's name, then of all functions, also methods and those without a name.
@@ -58,6 +52,14 @@ class Dependencies:
         """Return a collector, which pickles the notebook's values for one update."""
         names = {**namespace, **module_attributes.values()}
         return ItemCollector(names, self._remote_reads, self._submodules)
+
+    def learn(self, cell: CellNames) -> None:
+        """Learn what ranks will have defined and imported, as a run of a cell is asked for.
+
+        Only then: what the notebook assigns later, or a later cell binds, takes its place.
+        """
+        self._remote_reads.update(cell.deferred_reads)
+        self._imported = (self._imported - cell.writes) | cell.imported
 
     def find(
         self,
@@ -91,8 +93,6 @@ class Dependencies:
             When a value cannot be pickled.
         """
         state = self._remote_state
-        self._remote_reads.update(cell.deferred_reads)
-        self._imported = (self._imported - cell.writes) | cell.imported
 
         def skip(name: str, value: Any) -> bool:
             return name not in forced and all(
@@ -103,13 +103,8 @@ class Dependencies:
         self._deferred_reads.update(
             cell.all_deferred_reads, *(item.pickled.needs for item in found)
         )
-        if is_all and any(
-            self._is_unknown(name, collector.namespace, ranks) for name in collector.visited
-        ):
-            # The rank's value may have methods that look up names of the notebook.
-            for name, gather in self._perhaps_changed(collector, ranks, cell, skip).items():
-                with suppress(UsageError):  # it may not be needed at all
-                    found += [item for item in gather(name) if item not in found]
+        if is_all:
+            found += self._perhaps_changed(found, collector, ranks, cell, skip)
         found += self._attributes(found, collector, cell, skip)
         found = [*found, *self._process_items.find(self.shares_files)]
         if self.shares_files:
@@ -148,18 +143,21 @@ class Dependencies:
 
     def _perhaps_changed(
         self,
+        found: Sequence[NamespaceItem],
         collector: ItemCollector,
         ranks: Sequence[int],
         cell: CellNames,
         skip: Callable[[str, Any], bool],
-    ) -> dict[str, Callable[[str], Iterable[NamespaceItem]]]:
-        """Return names that functions look up and of which ranks may have a former value.
+    ) -> list[NamespaceItem]:
+        """Return what else ranks need where a name that the cell reads is theirs.
 
-        Each comes with what gathers its items. The notebook has assigned it, or may have changed
-        what configures the functions. That is compared in no time, without what its methods use in
-        turn; larger values would be pickled for any cell with a name of the ranks'.
+        Their value may have methods that look up names of the notebook. It has assigned these, or
+        may have changed what configures the functions. That is compared in no time, without what
+        its methods use in turn; larger values would be pickled for any cell with a name of theirs.
         """
         state, namespace = self._remote_state, collector.namespace
+        if not any(self._is_unknown(name, namespace, ranks) for name in collector.visited):
+            return []
         assigned: set[str] = set()
         assigned.update(*(state.assigned_since(rank, self._deferred_reads) for rank in ranks))
         settings = {
@@ -168,10 +166,14 @@ class Dependencies:
             if holds_settings(namespace[name]) and not skip(name, namespace[name])
             if any(state.has_former(rank, name) for rank in ranks)
         }
-        return {
-            **dict.fromkeys(sorted(settings), lambda name: collector.with_classes(name, cell)),
-            **dict.fromkeys(sorted(assigned), lambda name: collector.collect([name], cell, skip)),
-        }
+        more: list[NamespaceItem] = []
+        for name in dict.fromkeys([*sorted(settings), *sorted(assigned)]):
+            with suppress(UsageError):  # it may not be needed at all
+                if name in assigned:
+                    more += collector.collect([name], cell, skip)
+                else:
+                    more += [*collector.with_classes(name, cell)]
+        return [item for item in dict.fromkeys(more) if item not in found]
 
     def forget(self, name: str) -> None:
         """Forget a function that ranks have defined, as the notebook has assigned its name."""

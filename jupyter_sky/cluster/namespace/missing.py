@@ -10,7 +10,8 @@ turn: what a rank was sent in any case would take the place of what it has bound
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from weakref import WeakValueDictionary
 
 from jupyter_sky.cluster.namespace.dependencies import Dependencies
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
@@ -22,7 +23,10 @@ from jupyter_sky.formatting import format_list, format_ranks
 from jupyter_sky.transport.protocol.messages import NameGroup
 
 Lacking = Mapping[tuple[NamespaceItem, ...], list[int]]
-"""The ranks that lack the same, by what they lack."""
+"""The ranks that lack the same, by what they lack: they are sent the same."""
+
+LeftItems = WeakValueDictionary[tuple[str, int, str], NamespaceItem]
+"""Items that are left out until their runs have their turns, by key, identity and digest."""
 
 
 def who_lacks(
@@ -58,7 +62,7 @@ def leave_out(
     items: Sequence[NamespaceItem],
     update: NamespaceUpdate,
     undecided: Collection[str],
-    known: MutableMapping[tuple[str, int, str], NamespaceItem],
+    known: LeftItems,
 ) -> tuple[list[NamespaceItem], list[NamespaceItem]]:
     """Return what can be sent for a run when it is asked for, and what is left out until its turn.
 

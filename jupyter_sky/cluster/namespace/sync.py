@@ -41,7 +41,6 @@ from jupyter_sky.cluster.namespace.dependencies import Dependencies
 from jupyter_sky.cluster.namespace.differences import differences
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.predefined import of_user
-from jupyter_sky.cluster.namespace.missing import given_anew, who_lacks
 from jupyter_sky.cluster.namespace.packing import pack_group
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_RUNS, RankValue, RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
@@ -72,6 +71,7 @@ class NamespaceSync:
         self._sent_objects = SentObjects()
         self._planner = GroupPlanner(self._remote_state, self._sent_objects)
         self._set_again = SetAgain(self._remote_state, self._sent_objects)
+        self._left_items = missing.LeftItems()
         self._returned: dict[str, int] = {}
         self._sent_blobs: dict[str, None] = {}  # in the order in which they were sent
         self._losses = 0  # counted by the loop alone, after what is lost has been reported
@@ -138,6 +138,7 @@ class NamespaceSync:
             undecided = state.undecided(ranks)
             missing.unbind(state, update, undecided)
             forced = frozenset(names if force else ())
+            self._dependencies.learn(cell)
             self._add_missing(update, collector, forced, undecided - forced)
             update.kept, update.needed = collector if keep else None, collector.visited
         refuse_huge(update.sizes, limit)
@@ -177,15 +178,14 @@ class NamespaceSync:
     ) -> None:
         with seen_by_receiver(self.shares_files), garbage.not_searched_for():
             cell, is_all = update.effects.cell, update.left is None
-            state, needs = self._remote_state, self._dependencies
-            found = needs.find(update.wanted, collector, update.ranks, cell, forced, is_all)
+            state, find = self._remote_state, self._dependencies.find
+            found = find(update.wanted, collector, update.ranks, cell, forced, is_all)
             found += renamed(update, found, collector, state, self._sent_objects)
             self._set_again.note_dropped(found, update.effects.time)
-            found, left = missing.leave_out(state, found, update, undecided, needs.left_items)
+            found, left = missing.leave_out(state, found, update, undecided, self._left_items)
             update.upload_ahead(left, self._sent_blobs)
-            # Ranks that lack the same are sent the same.
-            lacking = who_lacks(self._remote_state, found, update.ranks, forced)
-            update.given_anew |= given_anew(self._remote_state, lacking, update.ranks, forced)
+            lacking = missing.who_lacks(state, found, update.ranks, forced)
+            update.given_anew |= missing.given_anew(state, lacking, update.ranks, forced)
             for lacked, members in lacking.items():
                 for plan in self._planner.plan(lacked, collector, members, forced, undecided):
                     self._add_group(update, plan, forced)

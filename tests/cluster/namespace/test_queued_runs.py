@@ -100,10 +100,24 @@ class Both:
         for rank, bound in zip(self.at_once, binds, strict=True):
             rank.update(bound)
 
+    def ask_for(self, cell: str) -> NamespaceUpdate:
+        names = analyse(cell)
+        update = self.sync.update(names.reads, vars(__main__), RANKS, cell=names)
+        self.sync.sent(update)
+        return update
+
+    def refresh(self, update: NamespaceUpdate) -> None:
+        while self.sync.is_outdated(update):
+            asyncio.run(self.sync.refresh(update))
+
+    def end(self, update: NamespaceUpdate, *bound: str) -> None:
+        self.refresh(update)
+        names = dict.fromkeys(bound, True)
+        self.sync.ran(update, dict.fromkeys(RANKS, names), well=True)
+
     def have_turn(self) -> None:
         asked = self.queue.pop(0)
-        while self.sync.is_outdated(asked.update):
-            asyncio.run(self.sync.refresh(asked.update))
+        self.refresh(asked.update)
         for rank, has in enumerate(self.ranks):
             arrive(asked.update, rank, has)
             for name in asked.cell.reads | asked.cell.calls:
@@ -195,25 +209,42 @@ def test_a_cell_that_waits_reads_what_was_set_in_place_before(
     assert [values["first"] for values in run.values().values()] == [0.0] * 4
 
 
-def test_a_former_value_that_was_sent_late_is_not_taken_for_that_of_now() -> None:
-    both = Both()
-    both.sync.shares_files = True
+@pytest.fixture
+def both() -> Both:
+    found = Both()
+    found.sync.shares_files = True
+    for name in NAMES:
+        found.assign(name)
+    return found
 
-    def ask_for(cell: str) -> NamespaceUpdate:
-        names = analyse(cell)
-        update = both.sync.update(names.reads, vars(__main__), RANKS, cell=names)
-        both.sync.sent(update)
-        return update
 
+def test_a_former_value_that_was_sent_late_is_not_taken_for_that_of_now(both: Both) -> None:
+    reader = both.ask_for("class Reader:\n  def read(self): return a\nreader, first = Reader(), a")
+    both.end(reader, "Reader", "reader", "first")
     both.assign("a")
-    reader = ask_for("class Reader:\n  def read(self): return a\nreader, first = Reader(), a")
-    names = dict.fromkeys(("Reader", "reader", "first"), True)
-    both.sync.ran(reader, dict.fromkeys(RANKS, names), well=True)
+    before, waits = both.ask_for("for a in (): pass"), both.ask_for("second = a")
     both.assign("a")
-    before, waits = ask_for("for a in (): pass"), ask_for("second = a")
-    both.assign("a")
-    both.sync.ran(before, {rank: {} for rank in RANKS}, well=True)
-    while both.sync.is_outdated(waits):
-        asyncio.run(both.sync.refresh(waits))
-    both.sync.ran(waits, {rank: {"second": True} for rank in RANKS}, well=True)
-    assert [group["names"] for group in ask_for("reader.read()").groups] == [["a"]]
+    both.end(before)
+    both.end(waits, "second")
+    assert [group["names"] for group in both.ask_for("reader.read()").groups] == [["a"]]
+
+
+def test_a_function_that_the_notebook_replaces_needs_nothing_any_more(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, waits = both.ask_for("for a in (): pass"), both.ask_for("a\ndef read(): return b")
+    monkeypatch.setattr(__main__, "read", int, raising=False)
+    both.sync.assigned(["read"], vars(__main__))
+    both.end(before)
+    both.end(waits, "read")
+    assert [group["names"] for group in both.ask_for("read()").groups] == [["read"]]
+
+
+def test_what_a_later_cell_binds_to_the_name_of_an_import_may_need_names(both: Both) -> None:
+    before, waits = both.ask_for("for a in (): pass"), both.ask_for("a\nimport math as reader")
+    later = both.ask_for("class Reader:\n  def read(self): return b\nreader = Reader()")
+    both.end(before)
+    both.end(waits, "reader")
+    both.end(later, "Reader", "reader")
+    both.assign("b")
+    assert [group["names"] for group in both.ask_for("reader.read()").groups] == [["b"]]
