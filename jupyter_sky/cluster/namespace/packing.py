@@ -35,6 +35,8 @@ class PackedGroup:
         The models of its values, and what is in their containers, by name.
     named
         Its values, by name.
+    class_tokens
+        The tokens of objects in its classes that later groups can refer to, by identity.
     """
 
     message: NameGroup
@@ -44,6 +46,7 @@ class PackedGroup:
     models: Mapping[str, HeldModels]
     contents: Mapping[str, Contents]
     named: Mapping[str, Any]
+    class_tokens: Mapping[int, int]
 
     @property
     def digests(self) -> Iterator[tuple[int, str]]:
@@ -98,13 +101,11 @@ def pack_group(
     shared = pickled.shared if kind != "setting" else {}
     named = {item.key: item.value for item in items if item.is_name}
     tokens = sent_objects.assign_tokens(shared, named)
-    if kind == "class":
-        items[0].sent_with = {
-            key: tokens.of(index) for key, (index, obj) in shared.items() if is_referable(obj)
-        }
-        sent_objects.note_in_classes(items[0].sent_with.values())
+    in_classes = shared.items() if kind == "class" else ()
+    class_tokens = {key: tokens.of(index) for key, (index, obj) in in_classes if is_referable(obj)}
+    sent_objects.note_in_classes(class_tokens.values())
     loadable = pickling.with_copies(pickled, values, tokens, classes) if links else pickled
-    packed, parts = blobs.pack(loadable, items[0]._digests)
+    packed, parts = blobs.pack(loadable, items[0].memory_digests)
     message: NameGroup = {
         "shipment": uuid.uuid4().hex[:12],
         "names": [item.key for item in items],
@@ -122,4 +123,4 @@ def pack_group(
     for item in items if kind == "name" else ():
         inside = item.pickled.shared.keys() & numbers.keys()
         sent_objects.note_in_name(item.key, [numbers[key] for key in inside])
-    return PackedGroup(message, parts, shared, tokens, models, contents, named)
+    return PackedGroup(message, parts, shared, tokens, models, contents, named, class_tokens)

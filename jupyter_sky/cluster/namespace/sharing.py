@@ -9,38 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem, may_share
+from jupyter_sky.cluster.namespace.packing import PackedGroup, pack_group
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 
 
-@dataclass(frozen=True)
-class GroupPlan:
-    """One pickle to make.
-
-    Attributes
-    ----------
-    items
-        Its items.
-    links
-        The tokens of objects that it only refers to, because the receivers have them, by identity.
-    ranks
-        The receivers.
-    """
-
-    items: Sequence[NamespaceItem]
-    links: Mapping[int, int]
-    ranks: list[int]
-
-
-class GroupPlanner:
-    """Divides the items that ranks lack into groups.
+class GroupPacker:
+    """Divides the items that ranks lack into groups, and packs these.
 
     Parameters
     ----------
@@ -54,15 +35,15 @@ class GroupPlanner:
         self._remote_state = remote_state
         self._sent_objects = sent_objects
 
-    def plan(
+    def pack(
         self,
         lacking: Sequence[NamespaceItem],
         collector: ItemCollector,
         ranks: Sequence[int],
         forced: Collection[str] = (),
         undecided: Collection[str] = (),
-    ) -> Iterator[GroupPlan]:
-        """Yield the groups in the order in which ranks have to load them.
+    ) -> Iterator[tuple[Sequence[NamespaceItem], PackedGroup, list[int]]]:
+        """Yield groups in the order in which ranks have to load them, with items and receivers.
 
         Parameters
         ----------
@@ -82,7 +63,7 @@ class GroupPlanner:
         )
         # Modules come first: the other items import them.
         for item in settings:
-            yield GroupPlan([item], {}, list(ranks))
+            yield [item], pack_group([item], self._sent_objects), list(ranks)
         in_them = _shared(classes)
         known = {rank: self._sent_objects.known_to(rank, in_them) for rank in ranks}
         kept = [
@@ -99,23 +80,26 @@ class GroupPlanner:
         }
         # Classes are one group: they may need each other.
         for links, receivers in self._class_links(known, [*wanted, *kept]) if classes else ():
-            yield GroupPlan(classes, links, receivers)
-            # The caller has packed this group before it asks for the next one, and ranks load it
-            # before the names: those can refer to what is in the classes.
+            group = pack_group(classes, self._sent_objects, links)
+            yield classes, group, receivers
+            # Ranks load it before the names: those can refer to what is in the classes.
             for rank in receivers:
-                there[rank] |= classes[0].sent_with
-        yield from self._plan_names(wanted, [item for item in kept if item.is_name], there, forced)
+                there[rank] |= group.class_tokens
+        kept_names = [item for item in kept if item.is_name]
+        for items, links, receivers in self._groups_of_names(wanted, kept_names, there, forced):
+            yield items, pack_group(items, self._sent_objects, links), receivers
 
-    def _plan_names(
+    def _groups_of_names(
         self,
         wanted: Sequence[NamespaceItem],
         kept: Sequence[NamespaceItem],
         there: Mapping[int, Mapping[int, int]],
         forced: Collection[str],
-    ) -> Iterator[GroupPlan]:
+    ) -> Iterator[tuple[list[NamespaceItem], dict[int, int], list[int]]]:
         """Yield the groups of names that ranks lack, each of those that share objects.
 
-        ``there`` are the tokens of objects that each rank has before it loads them.
+        Each comes with the tokens of objects that it only refers to, and with its receivers, which
+        have these. ``there`` are the tokens of objects that each rank has before it loads them.
         """
         for members in _connected([*wanted, *kept]):
             group = [item for item in members if item in wanted]
@@ -130,8 +114,7 @@ class GroupPlanner:
             unwanted = _shared(item for item in group if item.key in forced)
             for receivers in alike.values():
                 rank = receivers[0]
-                linked = self._linked(group, others, rank, there[rank], unwanted)
-                yield GroupPlan(*linked, receivers)
+                yield *self._linked(group, others, rank, there[rank], unwanted), receivers
 
     def _in_classes(self, kept: Sequence[NamespaceItem], rank: int) -> dict[int, int]:
         """Return the tokens of objects in classes that a rank has and that have not changed."""

@@ -41,13 +41,12 @@ from jupyter_sky.cluster.namespace.dependencies import Dependencies
 from jupyter_sky.cluster.namespace.differences import differences
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.predefined import of_user
-from jupyter_sky.cluster.namespace.packing import pack_group
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_RUNS, RankValue, RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.cluster.namespace.renamed import renamed
 from jupyter_sky.cluster.namespace.returning import merge
 from jupyter_sky.cluster.namespace.set_again import SetAgain, SetObject
-from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
+from jupyter_sky.cluster.namespace.sharing import GroupPacker
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import garbage
@@ -69,7 +68,7 @@ class NamespaceSync:
         self._dependencies = Dependencies(self._remote_state)
         self.asked_variables = self._dependencies.asked_variables  # new values of `--variable`
         self._sent_objects = SentObjects()
-        self._planner = GroupPlanner(self._remote_state, self._sent_objects)
+        self._packer = GroupPacker(self._remote_state, self._sent_objects)
         self._set_again = SetAgain(self._remote_state, self._sent_objects)
         self._left_items = missing.LeftItems()
         self._returned: dict[str, int] = {}
@@ -187,16 +186,14 @@ class NamespaceSync:
             lacking = missing.who_lacks(state, found, update.ranks, forced)
             update.given_anew |= missing.given_anew(state, lacking, update.ranks, forced)
             for lacked, members in lacking.items():
-                for plan in self._planner.plan(lacked, collector, members, forced, undecided):
-                    self._add_group(update, plan, forced)
-
-    def _add_group(self, update: NamespaceUpdate, plan: GroupPlan, forced: _Names) -> None:
-        self._set_again.note_sent(plan.items)
-        group = pack_group(plan.items, self._sent_objects, plan.links)
-        state = self._remote_state
-        changes = {rank: differences(state, rank, plan.items, group, forced) for rank in plan.ranks}
-        update.add(group, changes)
-        update.count(plan.items, self._sent_blobs)
+                groups = self._packer.pack(lacked, collector, members, forced, undecided)
+                for items, group, ranks in groups:
+                    self._set_again.note_sent(items)
+                    changes = {
+                        rank: differences(state, rank, items, group, forced) for rank in ranks
+                    }
+                    update.add(group, changes)
+                    update.count(items, self._sent_blobs)
 
     def names_of(self, rank: int) -> set[str]:
         """Return the names that a rank has, as far as the notebook knows; for the user's thread."""

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import cached_property
-from types import FunctionType, MappingProxyType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from jupyter_sky.serialization import blobs, pickling
@@ -54,11 +54,9 @@ class NamespaceItem:
         The identity of what the name is bound to here, where the value only stands for that.
     pickled
         The value, pickled by itself.
-    sent_with
-        For a class, the tokens of the objects in the group that it was packed with last.
+    memory_digests
+        Its ``digests``.
     """
-
-    sent_with: Mapping[int, int] = MappingProxyType({})
 
     def __init__(
         self, key: str, value: Any, digests: blobs.MemoryDigests, used_by: str | None = None
@@ -66,7 +64,7 @@ class NamespaceItem:
         self.key = key
         self.value = value
         self.identity = id(value)
-        self._digests = digests
+        self.memory_digests = digests
         name = value.__qualname__ if self.is_class else key
         classes = {self.class_identity} if self.is_class else ()
         self.pickled = pickling.dump(
@@ -114,7 +112,7 @@ class NamespaceItem:
     @cached_property
     def packed(self) -> tuple[Packed, dict[str, memoryview]]:
         """The pickle as a message, and its large parts; it refers to classes by identity."""
-        return blobs.pack(self.pickled, self._digests)
+        return blobs.pack(self.pickled, self.memory_digests)
 
     @cached_property
     def digest(self) -> str:
@@ -126,14 +124,14 @@ class NamespaceItem:
         """The models and optimizers of the value."""
         if not self.is_name:
             return None
-        return model_changes.held(self.value, self.pickled.shared, self._digests)
+        return model_changes.held(self.value, self.pickled.shared, self.memory_digests)
 
     def contents(self, numbers: Mapping[int, int]) -> Contents | None:
         """Return what is in the containers of the value, of which these are the tokens."""
         if not self.is_name:
             return None
         models = self.models.models if self.models else ()
-        return container_changes.contents(self.value, numbers, models, self._digests)
+        return container_changes.contents(self.value, numbers, models, self.memory_digests)
 
     def known_contents(self, sent_objects: SentObjects) -> Contents | None:
         """Return what is in the containers of a value that ranks have."""
