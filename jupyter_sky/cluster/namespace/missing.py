@@ -131,7 +131,7 @@ def take_out(state: RemoteState, update: NamespaceUpdate) -> None:
         had = [state.value(rank, key) for key in group["names"]] if update.is_again else [None]
         return not all(value and value.run >= effects.number for value in had)
 
-    with state.at_turn_of(BEFORE_RUNS):  # what ranks have surely got
+    with state.at(BEFORE_RUNS):  # what ranks have surely got
         for group in update.groups:
             group["ranks"] = [rank for rank in group["ranks"] if is_for(rank, group)]
 

@@ -18,6 +18,29 @@ BEFORE_ALL = -1
 
 
 @dataclass(frozen=True)
+class Turn:
+    """When a run has its turn.
+
+    Attributes
+    ----------
+    number
+        The number of the run: those before it count, and later ones do not.
+    time
+        When it was asked for: what the notebook has assigned since does not count.
+    """
+
+    number: int
+    time: int
+
+
+NOW = Turn(sys.maxsize, sys.maxsize)
+"""The turn of a run that is asked for now, behind all that are on their way."""
+
+BEFORE_RUNS = Turn(BEFORE_ALL, sys.maxsize)
+"""The turn of one that overtakes all that are on their way."""
+
+
+@dataclass(frozen=True)
 class RankValue:
     """What a rank has under a name: the notebook's value, or one of its own.
 
@@ -135,6 +158,11 @@ class RunEffects:
     left_out: set[str] = field(default_factory=set)
     left_bound: set[str] = field(default_factory=set)
 
+    @property
+    def turn(self) -> Turn:
+        """When the run has its turn."""
+        return Turn(self.number, self.time)
+
     @cached_property
     def replaces(self) -> Mapping[str, int]:
         """The identities of the values of names that the run may bind but does not read."""
@@ -147,10 +175,6 @@ class RunEffects:
         for each in self.returned.get(name, ()):
             value = value.as_returned(*each)
         return value
-
-
-BEFORE_RUNS = RunEffects(time=sys.maxsize)
-"""At its turn, none of the runs on their way has had its own, and all is as it is now."""
 
 
 def undecided(runs: Iterable[RunEffects], ranks: Collection[int]) -> set[str]:

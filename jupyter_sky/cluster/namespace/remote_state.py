@@ -20,9 +20,11 @@ from jupyter_sky.analysis.namespace_diff import identities
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem
 from jupyter_sky.cluster.namespace.rank_values import (
     BEFORE_ALL,
+    NOW,
     Expected,
     RankValue,
     RunEffects,
+    Turn,
     undecided,
 )
 from jupyter_sky.serialization.changes.container_changes import Contents
@@ -41,7 +43,7 @@ class RemoteState:
     def __init__(self) -> None:
         self._confirmed: dict[int, dict[str, RankValue]] = {}
         self._on_their_way: dict[int, RunEffects] = {}
-        self._turn: RunEffects | None = None
+        self._turn = NOW
         self._starts: dict[int, int] = {}
         self._to_delete: dict[int, set[str]] = {}
         self._assigned: dict[str, int] = {}
@@ -55,7 +57,7 @@ class RemoteState:
         found = self._confirmed.get(rank, _NOTHING).get(key)
         for expected in self._expected_of(rank) if self._on_their_way else ():
             found = expected.get(key, found)
-        return found.at(self._turn.time) if found and self._turn else found
+        return found.at(self._turn.time) if found and found.before else found
 
     def keys(self, rank: int) -> set[str]:
         """Return the names and keys of values that a rank will have and that are not outdated."""
@@ -66,8 +68,9 @@ class RemoteState:
         values = {**self._confirmed.get(rank, {})}
         for expected in self._expected_of(rank):
             values.update(expected)
-        turn = self._turn
-        return {key: value.at(turn.time) for key, value in values.items()} if turn else values
+        if self._turn is NOW:
+            return values
+        return {key: value.at(self._turn.time) for key, value in values.items()}
 
     def names_kept(self, rank: int) -> set[str]:
         """Return names under which a rank has the notebook's value, sent or given back.
@@ -123,8 +126,7 @@ class RemoteState:
     def undecided(self, ranks: Collection[int]) -> set[str]:
         """Return names of which only the end of runs on their way tells what ranks have."""
         runs = sorted(self._on_their_way.items())
-        turn = self._turn
-        return undecided((run for at, run in runs if not turn or at < turn.number), ranks)
+        return undecided((run for number, run in runs if number < self._turn.number), ranks)
 
     def assigned_since(self, rank: int, names: Iterable[str]) -> set[str]:
         """Return names that the notebook has assigned and whose present value a rank lacks."""
@@ -132,12 +134,9 @@ class RemoteState:
         return {name for name in names if name in self._assigned and name not in there}
 
     @contextmanager
-    def at_turn_of(self, run: RunEffects) -> Iterator[None]:
-        """Within this context, take ranks as they will be when a run has its turn.
-
-        What the notebook has assigned since the run was asked for does not count.
-        """
-        before, self._turn = self._turn, run
+    def at(self, turn: Turn) -> Iterator[None]:
+        """Within this context, take ranks as they will be when a run has its turn."""
+        before, self._turn = self._turn, turn
         try:
             yield
         finally:
@@ -148,9 +147,9 @@ class RemoteState:
         for number, effects in sorted(self._on_their_way.items()):
             if (expected := effects.expected.get(rank)) is None:
                 continue
-            if not self._turn or number <= self._turn.number:
+            if number <= self._turn.number:
                 found.append(expected.delivered)
-            if not self._turn or number < self._turn.number:
+            if number < self._turn.number:
                 found.append(expected.bound)
         return found
 

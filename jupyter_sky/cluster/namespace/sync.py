@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from contextlib import nullcontext
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
@@ -41,7 +40,7 @@ from jupyter_sky.cluster.namespace.dependencies import Dependencies
 from jupyter_sky.cluster.namespace.differences import differences
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.predefined import of_user
-from jupyter_sky.cluster.namespace.rank_values import BEFORE_RUNS, RankValue, RunEffects
+from jupyter_sky.cluster.namespace.rank_values import BEFORE_RUNS, NOW, RankValue, RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.cluster.namespace.renamed import renamed
 from jupyter_sky.cluster.namespace.returning import merge
@@ -122,7 +121,7 @@ class NamespaceSync:
             When a name cannot be pickled, or all of it is too large; nothing is sent then.
         """
         names, ranks, state = tuple(names), tuple(ranks), self._remote_state
-        with self._lock.held(), state.at_turn_of(BEFORE_RUNS) if at_once else nullcontext():
+        with self._lock.held(), state.at(BEFORE_RUNS if at_once else NOW):
             losses = self._count_losses()
             # A copy, because other threads may bind and delete names meanwhile.
             collector = kept or self._dependencies.collector(dict(namespace))
@@ -166,7 +165,7 @@ class NamespaceSync:
             collector = missing.collector_of(update, self._dependencies)
             if update.losses != losses:
                 collector.forget_large()
-            with state.at_turn_of(update.effects):
+            with state.at(update.effects.turn):
                 missing.take_turn(state, update, has_lost=update.losses != losses)
                 self._add_missing(update, collector, frozenset(), frozenset())
             self._record_delivery(update)
