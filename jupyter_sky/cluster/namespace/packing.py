@@ -56,7 +56,12 @@ class PackedGroup:
     def as_delivered(self, run: int) -> dict[str, RankValue]:
         """Return what a rank has of it, by name or key, once it was sent for a run."""
         return {
-            key: RankValue(digest, run, None, self.models.get(key), self.contents.get(key))
+            key: RankValue(
+                digest=digest,
+                run=run,
+                models=self.models.get(key),
+                contents=self.contents.get(key),
+            )
             for key, digest in self.message["digests"].items()
         }
 

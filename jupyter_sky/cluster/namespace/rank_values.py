@@ -39,15 +39,18 @@ NOW = Turn(sys.maxsize, sys.maxsize)
 BEFORE_RUNS = Turn(BEFORE_ALL, sys.maxsize)
 """The turn of one that overtakes all that are on their way."""
 
+_CHANGED = "changed"
+"""Stands for a digest, which no value has."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class RankValue:
     """What a rank has under a name: the notebook's value, or one of its own.
 
     Attributes
     ----------
     digest
-        The digest of the notebook's value; ``None`` for a value of the rank's own.
+        The digest of the notebook's value; ``None`` if it is the rank's own, or outdated.
     run
         Number of the run that the value was sent for, or that bound it.
     replaces
@@ -63,8 +66,8 @@ class RankValue:
         what ranks had then.
     """
 
-    digest: str | None
     run: int
+    digest: str | None = None
     replaces: int | None = None
     models: HeldModels | None = None
     contents: Contents | None = None
@@ -74,26 +77,56 @@ class RankValue:
     @classmethod
     def of(cls, item: NamespaceItem, run: int, sent_objects: SentObjects) -> RankValue:
         """Return what ranks have of the notebook's value after a run."""
-        return cls(item.digest, run, None, item.models, item.known_contents(sent_objects))
+        contents = item.known_contents(sent_objects)
+        return cls(digest=item.digest, run=run, models=item.models, contents=contents)
+
+    @property
+    def is_notebooks(self) -> bool:
+        """Whether it is the notebook's value, of now or before."""
+        return self.digest is not None
+
+    @property
+    def is_ranks_own(self) -> bool:
+        """Whether the rank has bound it itself."""
+        return self.replaces is not None
 
     @property
     def is_outdated(self) -> bool:
         """Whether the notebook has assigned the name since, so that this value does not count."""
         return self.digest is None and self.replaces is None
 
+    def as_changed(
+        self, *, models: HeldModels | None = None, contents: Contents | None = None
+    ) -> RankValue:
+        """Return it as one that is not what the notebook has, so that this is sent again.
+
+        Parameters
+        ----------
+        models, contents
+            What is known of them then, where it is something else than now.
+        """
+        return replace(
+            self,
+            digest=_CHANGED,
+            models=self.models if models is None else models,
+            contents=self.contents if contents is None else contents,
+        )
+
     def as_assigned(self, time: int) -> RankValue:
         """Return it as it is once the notebook has assigned the name: only its parts count yet."""
         # What else there was beside models does not.
         models = self.models and replace(self.models, rest=self.models.rest and "")
         since, before = (self.assigned, self.before) if self.is_outdated else (time, self)
-        return RankValue(None, self.run, None, models, self.contents, since, before)
+        return RankValue(
+            run=self.run, models=models, contents=self.contents, assigned=since, before=before
+        )
 
     def as_returned(self, run: int, identity: int, time: int) -> RankValue:
         """Return it as it is once the notebook has bound the name to what a run gave.
 
         What a later run has bound on the rank stays there: nothing was assigned in the notebook.
         """
-        if self.run <= run or self.replaces is None:
+        if self.run <= run or not self.is_ranks_own:
             return self
         return replace(self, replaces=identity, assigned=time, before=self)
 
@@ -171,7 +204,7 @@ class RunEffects:
 
     def binding(self, name: str) -> RankValue:
         """Return what a rank has under a name when the run has bound it."""
-        value = RankValue(None, self.number, self.identities.get(name, 0))
+        value = RankValue(run=self.number, replaces=self.identities.get(name, 0))
         for each in self.returned.get(name, ()):
             value = value.as_returned(*each)
         return value

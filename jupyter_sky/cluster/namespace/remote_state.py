@@ -77,7 +77,7 @@ class RemoteState:
 
         The rank may have changed it in place since.
         """
-        return {key for key, each in self.values(rank).items() if each.digest and each.run >= 0}
+        return {key for key, it in self.values(rank).items() if it.is_notebooks and it.run >= 0}
 
     def names_anywhere(self) -> set[str]:
         """Return the names and keys that any rank has."""
@@ -107,7 +107,7 @@ class RemoteState:
             return False
         if self.lacks(rank, item):  # then it may be changed part by part
             return not value.is_outdated and bool(value.contents or value.models)
-        return value.replaces is not None or is_mutable(item.value)
+        return value.is_ranks_own or is_mutable(item.value)
 
     def has_rebound(self, rank: int, name: str, value: Any) -> bool:
         """Return whether a rank has replaced this value of a name by one of its own."""
@@ -117,7 +117,7 @@ class RemoteState:
     def has_former(self, rank: int, name: str) -> bool:
         """Return whether a rank has a value of the notebook's under a name, as it was once."""
         has = self.value(rank, name)
-        return has is not None and has.digest is not None
+        return has is not None and has.is_notebooks
 
     def deleted(self, rank: int) -> Collection[str]:
         """Return names that the notebook has deleted, and that a rank was not told to unbind."""
@@ -280,7 +280,8 @@ class RemoteState:
 
     def remember(self, rank: int, digests: Mapping[str, str]) -> None:
         """Record what a rank has, as reported by its agent."""
-        self._confirmed[rank] = {key: RankValue(each, BEFORE_ALL) for key, each in digests.items()}
+        values = {key: RankValue(run=BEFORE_ALL, digest=each) for key, each in digests.items()}
+        self._confirmed[rank] = values
 
     def forget(self, rank: int) -> None:
         """Record that a rank has an empty namespace now."""

@@ -91,7 +91,7 @@ def _is_outdated(state: RemoteState, rank: int, name: str) -> bool:
 def _had_notebooks(state: RemoteState, ranks: Sequence[int], name: str) -> bool:
     """Return whether a rank has a value of the notebook's under a name, of now or before."""
     there = (state.value(rank, name) for rank in ranks)
-    return any(value is not None and value.replaces is None for value in there)
+    return any(value is not None and not value.is_ranks_own for value in there)
 
 
 def _parts(value: Any) -> Iterable[Any]:

@@ -10,21 +10,21 @@ import functools
 import random
 import sys
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jupyter_sky.analysis.call_changes import changed_objects
-from jupyter_sky.analysis.labels import EACH, EVERYTHING, ITEMS, method_of
+from jupyter_sky.analysis.labels import EACH, EVERYTHING, ITEMS, is_item, method_of
 from jupyter_sky.analysis.object_changes import FunctionCall, ObjectChange
-from jupyter_sky.cluster.namespace.differences import mark_as_changed, set_in_models, set_parts
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem, may_share
+from jupyter_sky.cluster.namespace.rank_values import RankValue
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
-from jupyter_sky.serialization.changes import frames, writes
-from jupyter_sky.serialization.changes.model_parts import is_set_by, within
+from jupyter_sky.serialization.changes import container_changes, frames, writes
+from jupyter_sky.serialization.changes.model_parts import is_set_by, set_parts, within
 from jupyter_sky.serialization.models import keras_models
 from jupyter_sky.serialization.object_tokens.kinds import has_attributes_of_user, is_plain
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
@@ -108,7 +108,7 @@ class SetAgain:
         held = self._find(collector)
         parts = {id(each.obj): self._parts[token] for token, each in held.items() if each.items}
         holders = {id(each.obj): {item.key for item in each.items} for each in held.values()}
-        in_models = set_in_models(self._remote_state, holders, parts)
+        in_models = self._mark_in_models(holders, parts)
         left = {
             token: each
             for token, each in held.items()
@@ -147,15 +147,97 @@ class SetAgain:
         contents = held.items[0].known_contents(self._sent_objects) if held.items else None
         keys = {item.key for item in held.items}
         now = (contents or {}).get(token)
-        return set_parts(self._remote_state, keys, token, parts, now) or not is_replaced
+        return self._mark_parts(keys, token, parts, now) or not is_replaced
 
     def _assign(self, held: _Held) -> None:
         """Have values count as assigned that hold an object, or the part of them that it is."""
         keys = {item.key for item in held.items}
         if _is_memory(held.obj):
             inside = {item.key for item in held.items if item.value is not held.obj}
-            keys -= mark_as_changed(self._remote_state, inside)
+            keys -= self._mark_values(inside)
         self._remote_state.assign(keys)
+
+    def _mark_parts(
+        self,
+        keys: Collection[str],
+        token: int,
+        parts: Collection[str | None],
+        now: Mapping[str, str] | None,
+    ) -> bool:
+        """Have parts of a container count as changed; return whether it is known what ranks have.
+
+        Parameters
+        ----------
+        keys
+            The names of the values that the container is in.
+        token
+            The container's.
+        parts
+            The labels of the parts.
+        now
+            What is in the container.
+        """
+
+        def revised(key: str, value: RankValue) -> RankValue:
+            if not value.contents or token not in value.contents:
+                return value
+            # If something else has changed in it, that is probably what was set.
+            same = value.contents[token] == now
+            labels = {part or EVERYTHING for part in parts if part not in (None, EACH) or same}
+            if EACH in labels:
+                labels.update(filter(is_item, now or ()))
+            if not (labels := labels - {EACH}):
+                return value
+            contents = container_changes.without(value.contents, token, labels)
+            if key in keys and not value.is_outdated:
+                return value.as_changed(contents=contents)
+            return replace(value, contents=contents)
+
+        values = [*self._remote_state.everything()]
+        self._remote_state.revise({key for key, _ in values}, revised)
+        holding = (value for key, value in values if key in keys and not value.is_outdated)
+        return all(token in (value.contents or ()) for value in holding)
+
+    def _mark_in_models(
+        self, holders: Mapping[int, Set[str]], parts: Mapping[int, Set[str | None]]
+    ) -> set[int]:
+        """Have parts of models count as changed; return the identities of what is in models.
+
+        Parameters
+        ----------
+        holders
+            The names of the values in which something was set, by its identity.
+        parts
+            The labels of what was set in it, by its identity.
+        """
+        keys = set().union(*holders.values())
+        everything = self._remote_state.everything()
+        held = [each for key, value in everything if key in keys and (each := value.models)]
+        distinct = {id(models): models for models in held}  # which ranks share
+        now = {each: set_parts(models, parts) for each, models in distinct.items()}
+        found = {each for _, identities in now.values() for each in identities}
+
+        def revised(key: str, value: RankValue) -> RankValue:
+            if id(value.models) in now:
+                return value.as_changed(models=now[id(value.models)][0])
+            return value.as_changed() if key in of_found and value.is_notebooks else value
+
+        if found:
+            of_found = set().union(*(holders.get(each, ()) for each in found))
+            # All are sent: others would refer to what ranks have of one that is not, like a
+            # schedule, or a parameter that has a name of its own.
+            self._remote_state.revise(keys, revised)
+        return found
+
+    def _mark_values(self, keys: Collection[str]) -> set[str]:
+        """Have values count as changed, of which parts are compared; return their names.
+
+        They are those of which it is known on all ranks what was in them.
+        """
+        everything = self._remote_state.everything()
+        known = {*keys} - {key for key, value in everything if not value.contents}
+        self._remote_state.revise(known, lambda key, value: value.as_changed())
+        return known
 
     def note_sent(self, items: Iterable[NamespaceItem]) -> None:
         """Note the values of cached properties that are sent with values."""

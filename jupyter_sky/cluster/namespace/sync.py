@@ -321,7 +321,7 @@ class NamespaceSync:
                     for item in collector.with_classes(name)
                 }
             except UsageError:
-                values = {name: RankValue(None, run, identity)}
+                values = {name: RankValue(run=run, replaces=identity)}
             self._lock.apply(self._bring_back, name, identity, values, update.effects, has)
         self._lock.apply(self._sent_objects.settle, {name: namespace[name] for name in names})
 
