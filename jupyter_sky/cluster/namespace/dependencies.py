@@ -48,10 +48,10 @@ class Dependencies:
         self._submodules: dict[str, set[str]] = {}
         self._modules: set[str] = set()
 
-    def collector(self, namespace: Mapping[str, Any]) -> ItemCollector:
-        """Return a collector, which pickles the notebook's values for one update."""
+    def collector(self, namespace: Mapping[str, Any], cell: CellNames) -> ItemCollector:
+        """Return a collector, which pickles the notebook's values for the run of a cell."""
         names = {**namespace, **module_attributes.values()}
-        return ItemCollector(names, self._remote_reads, self._submodules)
+        return ItemCollector(names, cell, self._remote_reads, self._submodules)
 
     def learn(self, cell: CellNames) -> None:
         """Learn what ranks will have defined and imported, as a run of a cell is asked for.
@@ -99,12 +99,12 @@ class Dependencies:
                 state.has_rebound(rank, name, value) for rank in ranks
             )
 
-        found = collector.collect(names, cell, skip)
+        found = collector.collect(names, skip)
         self._deferred_reads.update(
             cell.all_deferred_reads, *(item.pickled.needs for item in found)
         )
         if is_all:
-            found += self._perhaps_changed(found, collector, ranks, cell, skip)
+            found += self._perhaps_changed(found, collector, ranks, skip)
         found += self._attributes(found, collector, cell, skip)
         found = [*found, *self._process_items.find(self.shares_files)]
         if self.shares_files:
@@ -138,7 +138,7 @@ class Dependencies:
             is_used = module_attributes.package(name) in packages or name in collected
             if is_used or id(value) in objects:
                 with suppress(UsageError):  # the cell does not name it
-                    more += collector.collect([name], cell, skip)
+                    more += collector.collect([name], skip)
         return more
 
     def _perhaps_changed(
@@ -146,7 +146,6 @@ class Dependencies:
         found: Sequence[NamespaceItem],
         collector: ItemCollector,
         ranks: Sequence[int],
-        cell: CellNames,
         skip: Callable[[str, Any], bool],
     ) -> list[NamespaceItem]:
         """Return what else ranks need where a name that the cell reads is theirs.
@@ -170,9 +169,9 @@ class Dependencies:
         for name in dict.fromkeys([*sorted(settings), *sorted(assigned)]):
             with suppress(UsageError):  # it may not be needed at all
                 if name in assigned:
-                    more += collector.collect([name], cell, skip)
+                    more += collector.collect([name], skip)
                 else:
-                    more += [*collector.with_classes(name, cell)]
+                    more += [*collector.with_classes(name)]
         return [item for item in dict.fromkeys(more) if item not in found]
 
     def forget(self, name: str) -> None:

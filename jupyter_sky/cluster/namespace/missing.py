@@ -96,7 +96,7 @@ def collector_of(update: NamespaceUpdate, dependencies: Dependencies) -> ItemCol
     """
     if update.kept:
         return update.kept
-    collector = dependencies.collector(dict(update.namespace))
+    collector = dependencies.collector(dict(update.namespace), update.effects.cell)
     collector.take(update.left_items)
     return collector
 

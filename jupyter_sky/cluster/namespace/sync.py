@@ -124,7 +124,7 @@ class NamespaceSync:
         with self._lock.held(), state.at(BEFORE_RUNS if at_once else NOW):
             losses = self._count_losses()
             # A copy, because other threads may bind and delete names meanwhile.
-            collector = kept or self._dependencies.collector(dict(namespace))
+            collector = kept or self._dependencies.collector(dict(namespace), cell)
             if kept:
                 kept.forget_large()
             with seen_by_receiver(self.shares_files), garbage.not_searched_for():

@@ -203,7 +203,7 @@ def check_that_the_last_assignment_wins(cells: Cells, ranks: Ranks) -> None:
             ranks.contents[rank].update(group["digests"])
     for rank in RANKS:
         cells.sync.ran(update, {rank: {}}, well=True)
-    items = cells.sync._dependencies.collector(cells.names)
+    items = cells.sync._dependencies.collector(cells.names, CellNames())
     for rank in RANKS:
         for name in NAMES:
             there = ranks.contents[rank][name]

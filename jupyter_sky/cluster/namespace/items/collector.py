@@ -22,6 +22,8 @@ class ItemCollector:
     ----------
     namespace
         The notebook's namespace.
+    cell
+        The cell that needs the values, if one does.
     remote_reads
         For each function that is defined on ranks, the names that it looks up.
     submodules
@@ -38,10 +40,12 @@ class ItemCollector:
     def __init__(
         self,
         namespace: Mapping[str, Any],
+        cell: CellNames | None = None,
         remote_reads: Mapping[str, frozenset[str]] = MappingProxyType({}),
         submodules: dict[str, set[str]] | None = None,
     ) -> None:
         self.namespace = namespace
+        self._cell = cell
         self._remote_reads = remote_reads
         self._submodules = {} if submodules is None else submodules
         self.visited: set[str] = set()
@@ -49,7 +53,7 @@ class ItemCollector:
         self._digests = blobs.MemoryDigests()
 
     def collect(
-        self, names: Iterable[str], cell: CellNames, skip: Callable[[str, Any], bool]
+        self, names: Iterable[str], skip: Callable[[str, Any], bool]
     ) -> list[NamespaceItem]:
         """Return the items of names, and of all names that functions and classes among them use.
 
@@ -59,8 +63,6 @@ class ItemCollector:
         ----------
         names
             The names to begin with; those that the notebook does not have are passed over.
-        cell
-            The cell that needs them.
         skip
             Returns for a name and its value whether it is left out.
         """
@@ -79,7 +81,7 @@ class ItemCollector:
             needs = set(self._remote_reads.get(name, ()))
             items[name] = []
             if name in self.namespace and not skip(name, self.namespace[name]):
-                items[name] = list(self.with_classes(name, cell, user))
+                items[name] = list(self.with_classes(name, user))
                 needs.update(*(item.pickled.needs for item in items[name]))
             waiting.extend((each, name) for each in sorted(needs - items.keys())[::-1])
         self.visited |= items.keys()
@@ -95,11 +97,9 @@ class ItemCollector:
         self._items = {key: item for key, item in self._items.items() if not item.packed[1]}
         self._digests.clear()
 
-    def with_classes(
-        self, name: str, cell: CellNames | None = None, used_by: str | None = None
-    ) -> Iterator[NamespaceItem]:
+    def with_classes(self, name: str, used_by: str | None = None) -> Iterator[NamespaceItem]:
         """Yield the item of a name, and those of the classes that it needs."""
-        item = self.item(name, cell, used_by)
+        item = self.item(name, used_by)
         yield item
         classes = dict(item.pickled.classes)
         seen = set(classes)
@@ -113,15 +113,13 @@ class ItemCollector:
             seen.update(needed)
             yield self._items[key]
 
-    def item(
-        self, name: str, cell: CellNames | None = None, used_by: str | None = None
-    ) -> NamespaceItem:
+    def item(self, name: str, used_by: str | None = None) -> NamespaceItem:
         """Return the item of a name."""
         if name not in self._items:
             value = _imported(name, self.namespace[name])
-            if isinstance(value, ModuleType) and cell:
+            if isinstance(value, ModuleType) and self._cell:
                 reached = self._submodules.setdefault(value.__name__, set())
-                reached |= reached_submodules(value, cell.attributes)
+                reached |= reached_submodules(value, self._cell.attributes)
                 value = ModuleReference(value, reached)
             known = self._items.values() if ":" in name else ()
             same = next((each for each in known if each.value is value), None)

@@ -22,8 +22,8 @@ def received(imports: str, cell: str) -> dict[str, Any]:
     namespace: dict[str, Any] = {}
     exec(imports, namespace)
     names = analyse(cell)
-    collector = ItemCollector(namespace)
-    items = collector.collect(names.reads, names, lambda name, value: False)
+    collector = ItemCollector(namespace, names)
+    items = collector.collect(names.reads, lambda name, value: False)
     return {item.key: loaded(item.pickled) for item in items}
 
 
