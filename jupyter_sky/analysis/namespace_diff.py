@@ -6,7 +6,7 @@ import datetime
 import decimal
 import sys
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _NUMBERS: frozenset[type] = frozenset((bool, int, float, complex, type(None)))
@@ -34,18 +34,9 @@ class NamespaceDiff:
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self._namespace = namespace
-        self._before: dict[str, int] = {}
-        self._weakly: dict[str, weakref.ref[Any]] = {}
-        self._kept: list[Any] = []
-        refused = _not_referred_to()
-        for name, value in dict(namespace).items():  # a copy, as in `identities`
-            self._before[name] = id(value)
-            kind = type(value)
-            if not kind.__weakrefoffset__:
-                if _is_small(value):
-                    self._kept.append(value)
-            elif not issubclass(kind, refused):
-                self._weakly[name] = weakref.ref(value)
+        everything = dict(namespace)  # a copy, as in `identities`
+        self._before = {name: id(value) for name, value in everything.items()}
+        self._weakly, self._kept = _references(everything, _is_small)
 
     def changed(self) -> set[str]:
         """Return the names that are new or bound to another object than before."""
@@ -79,17 +70,10 @@ class LastObjects:
         for name, (identity, weakly, kept) in self._known.items():
             if kept is not None and (name not in namespace or not _is_kept(kept)):
                 self._known[name] = identity, weakly, None
-        refused = _not_referred_to()
-        for name in names:
-            if name not in namespace:
-                continue
-            value = namespace[name]
-            kind, weakly, kept = type(value), None, None
-            if not kind.__weakrefoffset__:
-                kept = value if _is_kept(value) else None
-            elif not issubclass(kind, refused):
-                weakly = weakref.ref(value)
-            self._known[name] = id(value), weakly, kept
+        values = {name: namespace[name] for name in names if name in namespace}
+        references, small = _references(values, _is_kept)
+        for name, value in values.items():
+            self._known[name] = id(value), references.get(name), small.get(name)
 
     def changed(self, namespace: Mapping[str, Any]) -> set[str]:
         """Return the names that are bound to another object now; not those that are gone."""
@@ -106,6 +90,31 @@ def identities(namespace: Mapping[str, Any]) -> dict[str, int]:
     # A copy, since other threads may bind names meanwhile.
     everything = dict(namespace)
     return dict(zip(everything, map(id, everything.values()), strict=True))
+
+
+def _references(
+    values: Mapping[str, Any], is_kept: Callable[[Any], bool]
+) -> tuple[dict[str, weakref.ref[Any]], dict[str, Any]]:
+    """Return weak references to values, by name, and those values that are kept instead.
+
+    Parameters
+    ----------
+    values
+        The values, by name.
+    is_kept
+        Returns whether a value that cannot be referred to weakly is kept.
+    """
+    weakly: dict[str, weakref.ref[Any]] = {}
+    kept: dict[str, Any] = {}
+    refused = _not_referred_to()
+    for name, value in values.items():
+        kind = type(value)
+        if not kind.__weakrefoffset__:
+            if is_kept(value):
+                kept[name] = value
+        elif not issubclass(kind, refused):
+            weakly[name] = weakref.ref(value)
+    return weakly, kept
 
 
 def _is_small(value: Any) -> bool:
