@@ -11,7 +11,7 @@ from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem
 from jupyter_sky.cluster.namespace.items.process_items import ProcessItems
-from jupyter_sky.cluster.namespace.remote_state import RemoteState
+from jupyter_sky.cluster.namespace.state_at_turn import StateAtTurn
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization.object_tokens.kinds import holds_settings
 from jupyter_sky.serialization.process import module_attributes
@@ -22,11 +22,6 @@ class Dependencies:
 
     It belongs to `NamespaceSync`, whose lock has to be held.
 
-    Parameters
-    ----------
-    remote_state
-        What the ranks have.
-
     Attributes
     ----------
     shares_files
@@ -35,9 +30,8 @@ class Dependencies:
         Environment variables that cells asked for once the cluster was there, with their values.
     """
 
-    def __init__(self, remote_state: RemoteState) -> None:
+    def __init__(self) -> None:
         self.shares_files = True
-        self._remote_state = remote_state
         self.asked_variables: dict[str, str] = {}
         self._process_items = ProcessItems(self.asked_variables)
         # The names that functions look up which earlier cells have defined on ranks: first by the
@@ -65,6 +59,7 @@ class Dependencies:
         self,
         names: Iterable[str],
         collector: ItemCollector,
+        state: StateAtTurn,
         ranks: Sequence[int],
         cell: CellNames,
         forced: Collection[str],
@@ -78,6 +73,8 @@ class Dependencies:
             The names that the cell reads.
         collector
             Pickles the notebook's values.
+        state
+            What the ranks have.
         ranks
             The ranks that run the cell.
         cell
@@ -92,7 +89,6 @@ class Dependencies:
         UsageError
             When a value cannot be pickled.
         """
-        state = self._remote_state
 
         def skip(name: str, value: Any) -> bool:
             return name not in forced and all(
@@ -104,7 +100,7 @@ class Dependencies:
             cell.all_deferred_reads, *(item.pickled.needs for item in found)
         )
         if is_all:
-            found += self._perhaps_changed(found, collector, ranks, skip)
+            found += self._perhaps_changed(found, collector, state, ranks, skip)
         found += self._attributes(found, collector, cell, skip)
         found = [*found, *self._process_items.find(self.shares_files)]
         if self.shares_files:
@@ -145,6 +141,7 @@ class Dependencies:
         self,
         found: Sequence[NamespaceItem],
         collector: ItemCollector,
+        state: StateAtTurn,
         ranks: Sequence[int],
         skip: Callable[[str, Any], bool],
     ) -> list[NamespaceItem]:
@@ -154,8 +151,8 @@ class Dependencies:
         may have changed what configures the functions. That is compared in no time, without what
         its methods use in turn; larger values would be pickled for any cell with a name of theirs.
         """
-        state, namespace = self._remote_state, collector.namespace
-        if not any(self._is_unknown(name, namespace, ranks) for name in collector.visited):
+        namespace = collector.namespace
+        if not any(self._is_unknown(name, namespace, state, ranks) for name in collector.visited):
             return []
         assigned: set[str] = set()
         assigned.update(*(state.assigned_since(rank, self._deferred_reads) for rank in ranks))
@@ -178,8 +175,10 @@ class Dependencies:
         """Forget a function that ranks have defined, as the notebook has assigned its name."""
         self._remote_reads.pop(name, None)
 
-    def _is_unknown(self, name: str, namespace: Mapping[str, Any], ranks: Sequence[int]) -> bool:
+    def _is_unknown(
+        self, name: str, namespace: Mapping[str, Any], state: StateAtTurn, ranks: Sequence[int]
+    ) -> bool:
         """Return whether a name may have a value on ranks that the notebook does not know."""
         if name not in namespace:
             return name not in self._imported and not hasattr(builtins, name)
-        return any(self._remote_state.has_rebound(rank, name, namespace[name]) for rank in ranks)
+        return any(state.has_rebound(rank, name, namespace[name]) for rank in ranks)

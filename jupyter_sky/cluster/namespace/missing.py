@@ -18,6 +18,7 @@ from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_RUNS, RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
+from jupyter_sky.cluster.namespace.state_at_turn import StateAtTurn
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.formatting import format_list, format_ranks
 from jupyter_sky.transport.protocol.messages import NameGroup
@@ -30,7 +31,7 @@ LeftItems = WeakValueDictionary[tuple[str, int, str], NamespaceItem]
 
 
 def who_lacks(
-    state: RemoteState,
+    state: StateAtTurn,
     items: Sequence[NamespaceItem],
     ranks: Iterable[int],
     forced: Collection[str],
@@ -58,7 +59,7 @@ def who_lacks(
 
 
 def leave_out(
-    state: RemoteState,
+    state: StateAtTurn,
     items: Sequence[NamespaceItem],
     update: NamespaceUpdate,
     undecided: Collection[str],
@@ -101,7 +102,7 @@ def collector_of(update: NamespaceUpdate, dependencies: Dependencies) -> ItemCol
     return collector
 
 
-def unbind(state: RemoteState, update: NamespaceUpdate, undecided: Collection[str]) -> None:
+def unbind(state: StateAtTurn, update: NamespaceUpdate, undecided: Collection[str]) -> None:
     """Add to an update the names that its ranks have to unbind before the run.
 
     These are names that the notebook has deleted, and names that the run may bind but does not
@@ -117,26 +118,26 @@ def unbind(state: RemoteState, update: NamespaceUpdate, undecided: Collection[st
             update.unbind(rank, _replaced(state, rank, effects, names).union(deleted))
 
 
-def take_out(state: RemoteState, update: NamespaceUpdate) -> None:
+def take_out(remote_state: RemoteState, update: NamespaceUpdate) -> None:
     """Take ranks out of the groups of an update that are not to get these.
 
     A rank that is another process now is sent everything, in groups of its own. One that got a
     group in an earlier run goes on with what calls have made of it there.
     """
     effects = update.effects
+    state = remote_state.at(BEFORE_RUNS)  # what ranks have surely got
 
     def is_for(rank: int, group: NameGroup) -> bool:
-        if state.is_gone(effects, rank):
+        if remote_state.is_gone(effects, rank):
             return False
         had = [state.value(rank, key) for key in group["names"]] if update.is_again else [None]
         return not all(value and value.run >= effects.number for value in had)
 
-    with state.at(BEFORE_RUNS):  # what ranks have surely got
-        for group in update.groups:
-            group["ranks"] = [rank for rank in group["ranks"] if is_for(rank, group)]
+    for group in update.groups:
+        group["ranks"] = [rank for rank in group["ranks"] if is_for(rank, group)]
 
 
-def take_turn(state: RemoteState, update: NamespaceUpdate, has_lost: bool) -> None:
+def take_turn(remote_state: RemoteState, update: NamespaceUpdate, has_lost: bool) -> None:
     """Add to an update what else its ranks have to unbind, as it is the turn of the run.
 
     Where ranks have lost nothing, names that were not left out were decided when the run was asked
@@ -145,7 +146,9 @@ def take_turn(state: RemoteState, update: NamespaceUpdate, has_lost: bool) -> No
     effects = update.effects
     update.left = None if has_lost else sorted(effects.left_out)
     # What the notebook has assigned since is not this run's matter.
-    names = {name for name in effects.left_bound if not state.is_assigned_since(name, effects)}
+    is_assigned_since = remote_state.is_assigned_since
+    names = {name for name in effects.left_bound if not is_assigned_since(name, effects)}
+    state = remote_state.at(effects.turn)
     for rank in update.ranks if names else ():
         update.unbind(rank, _replaced(state, rank, effects, names))
     effects.left_out.clear()
@@ -153,7 +156,7 @@ def take_turn(state: RemoteState, update: NamespaceUpdate, has_lost: bool) -> No
 
 
 def _replaced(
-    state: RemoteState, rank: int, effects: RunEffects, names: Collection[str]
+    state: StateAtTurn, rank: int, effects: RunEffects, names: Collection[str]
 ) -> set[str]:
     found = set()
     for name in effects.replaces.keys() & names:
@@ -164,7 +167,7 @@ def _replaced(
 
 
 def given_anew(
-    state: RemoteState, lacking: Lacking, ranks: Sequence[int], forced: Collection[str]
+    state: StateAtTurn, lacking: Lacking, ranks: Sequence[int], forced: Collection[str]
 ) -> dict[str, set[int]]:
     """Return the ranks that get the notebook's value of a name for the first time, by name.
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem
 from jupyter_sky.cluster.namespace.rank_values import RankValue
+from jupyter_sky.cluster.namespace.state_at_turn import StateAtTurn
 from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization.changes import container_changes, model_changes
 from jupyter_sky.serialization.changes.container_changes import Contents
 from jupyter_sky.serialization.changes.model_changes import HeldModels
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_referable
@@ -65,16 +67,54 @@ class PackedGroup:
             for key, digest in self.message["digests"].items()
         }
 
+    def differences(
+        self, state: StateAtTurn, rank: int, whole: Collection[str]
+    ) -> dict[str, list[str]]:
+        """Return what differs in values that a rank has, part by part (`serialization.changes`).
+
+        Parameters
+        ----------
+        state
+            What ranks have.
+        rank
+            The rank.
+        whole
+            Names of which everything counts: the rank has to have what the notebook has.
+        """
+        keys = self.message["names"]
+        has = {key: state.value(rank, key) for key in keys}
+        models = (
+            (key, each.models if each else None, self.models.get(key)) for key, each in has.items()
+        )
+        tokens = self._tokens_before
+        former = _contents_on(state, rank, keys)
+        if not tokens <= former.keys():  # they were under other names
+            former = {**_contents_on(state, rank, state.values(rank)), **former}
+        former = {token: former[token] for token in tokens & former.keys()}
+        return {
+            **model_changes.changes_of(models, self._numbers, whole),
+            **container_changes.changes_of(former, self.contents, whole),
+        }
+
     @cached_property
-    def tokens_before(self) -> set[int]:
+    def _tokens_before(self) -> set[int]:
         """The tokens of the containers in it that had been sent before."""
         known = set(self.tokens.known.values())
         return known & {token for each in self.contents.values() for token in each}
 
     @cached_property
-    def numbers(self) -> dict[int, int]:
+    def _numbers(self) -> dict[int, int]:
         """The tokens of its objects, by identity."""
         return {key: self.tokens.of(index) for key, (index, _) in self.shared.items()}
+
+
+def _contents_on(state: StateAtTurn, rank: int, names: Iterable[str]) -> Contents:
+    """Return what was in the containers of values when a rank was sent them last."""
+    values = [value for name in names if (value := state.value(rank, name)) and value.contents]
+    found: dict[int, Mapping[str, str]] = {}
+    for value in sorted(values, key=lambda each: each.run):
+        found.update(value.contents or {})
+    return found
 
 
 def pack_group(

@@ -2,17 +2,14 @@
 
 Two things are known of each rank: what it had under each name after the last run that it reported
 (the *confirmed* values), and what the runs that are on their way will deliver and bind (the
-*expected* values). A new update is for a run behind all of these, so it counts on both. An update
-that is refreshed when its run has its turn counts only on the runs before that one.
+*expected* values). What both make of the names when a run has its turn, `StateAtTurn` tells.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
@@ -25,133 +22,37 @@ from jupyter_sky.cluster.namespace.rank_values import (
     RankValue,
     RunEffects,
     Turn,
-    undecided,
 )
+from jupyter_sky.cluster.namespace.state_at_turn import StateAtTurn
 from jupyter_sky.serialization.changes.container_changes import Contents
-from jupyter_sky.serialization.module_reference import ModuleReference
-from jupyter_sky.serialization.object_tokens.kinds import is_mutable
-
-_NOTHING: Mapping[str, RankValue] = {}
 
 
 class RemoteState:
     """Keeps what each rank has under each name, or under the key of an item without a name.
 
     It belongs to `NamespaceSync`, whose lock has to be held.
+
+    Attributes
+    ----------
+    now
+        What ranks will have for a run that is asked for now.
     """
 
     def __init__(self) -> None:
         self._confirmed: dict[int, dict[str, RankValue]] = {}
         self._on_their_way: dict[int, RunEffects] = {}
-        self._turn = NOW
         self._starts: dict[int, int] = {}
         self._to_delete: dict[int, set[str]] = {}
         self._assigned: dict[str, int] = {}
         self._time = 0
         self._numbers = itertools.count()
+        self.now = self.at(NOW)
 
-    # What a rank has
-
-    def value(self, rank: int, key: str) -> RankValue | None:
-        """Return what a rank will have under a name or key, when the update's run has its turn."""
-        found = self._confirmed.get(rank, _NOTHING).get(key)
-        for expected in self._expected_of(rank) if self._on_their_way else ():
-            found = expected.get(key, found)
-        return found.at(self._turn.time) if found and found.before else found
-
-    def keys(self, rank: int) -> set[str]:
-        """Return the names and keys of values that a rank will have and that are not outdated."""
-        return {key for key, value in self.values(rank).items() if not value.is_outdated}
-
-    def values(self, rank: int) -> dict[str, RankValue]:
-        """Return what a rank will have, by name or key."""
-        values = {**self._confirmed.get(rank, {})}
-        for expected in self._expected_of(rank):
-            values.update(expected)
-        if self._turn is NOW:
-            return values
-        return {key: value.at(self._turn.time) for key, value in values.items()}
-
-    def names_kept(self, rank: int) -> set[str]:
-        """Return names under which a rank has the notebook's value, sent or given back.
-
-        The rank may have changed it in place since.
-        """
-        return {key for key, it in self.values(rank).items() if it.is_notebooks and it.run >= 0}
-
-    def names_anywhere(self) -> set[str]:
-        """Return the names and keys that any rank has."""
-        return set().union(*map(self.keys, self._ranks()))
-
-    def names_on(self, ranks: Sequence[int]) -> set[str]:
-        """Return the names and keys that all of these ranks have."""
-        return set.intersection(*(self.keys(rank) for rank in ranks))
-
-    def lacks(self, rank: int, item: NamespaceItem) -> bool:
-        """Return whether a rank needs an item: it has another value, or none."""
-        value = self.value(rank, item.key)
-        if value is None:
-            return True
-        if value.replaces is not None:
-            return value.replaces != item.identity
-        return value.digest != item.digest
-
-    def began_empty(self, rank: int) -> bool:
-        """Return whether a rank has a process that began after those of the cluster's start."""
-        return rank in self._starts
-
-    def may_differ(self, rank: int, item: NamespaceItem) -> bool:
-        """Return whether a rank has bound a name itself, or may have changed its value in place."""
-        value = self.value(rank, item.key)
-        if value is None or isinstance(item.value, (ModuleType, ModuleReference)):
-            return False
-        if self.lacks(rank, item):  # then it may be changed part by part
-            return not value.is_outdated and bool(value.contents or value.models)
-        return value.is_ranks_own or is_mutable(item.value)
-
-    def has_rebound(self, rank: int, name: str, value: Any) -> bool:
-        """Return whether a rank has replaced this value of a name by one of its own."""
-        has = self.value(rank, name)
-        return has is not None and has.replaces == id(value)
-
-    def has_former(self, rank: int, name: str) -> bool:
-        """Return whether a rank has a value of the notebook's under a name, as it was once."""
-        has = self.value(rank, name)
-        return has is not None and has.is_notebooks
-
-    def deleted(self, rank: int) -> Collection[str]:
-        """Return names that the notebook has deleted, and that a rank was not told to unbind."""
-        return self._to_delete.get(rank, ())
-
-    def undecided(self, ranks: Collection[int]) -> set[str]:
-        """Return names of which only the end of runs on their way tells what ranks have."""
-        runs = sorted(self._on_their_way.items())
-        return undecided((run for number, run in runs if number < self._turn.number), ranks)
-
-    def assigned_since(self, rank: int, names: Iterable[str]) -> set[str]:
-        """Return names that the notebook has assigned and whose present value a rank lacks."""
-        there = self.keys(rank)
-        return {name for name in names if name in self._assigned and name not in there}
-
-    @contextmanager
-    def at(self, turn: Turn) -> Iterator[None]:
-        """Within this context, take ranks as they will be when a run has its turn."""
-        before, self._turn = self._turn, turn
-        try:
-            yield
-        finally:
-            self._turn = before
-
-    def _expected_of(self, rank: int) -> list[Mapping[str, RankValue]]:
-        found: list[Mapping[str, RankValue]] = []
-        for number, effects in sorted(self._on_their_way.items()):
-            if (expected := effects.expected.get(rank)) is None:
-                continue
-            if number <= self._turn.number:
-                found.append(expected.delivered)
-            if number < self._turn.number:
-                found.append(expected.bound)
-        return found
+    def at(self, turn: Turn) -> StateAtTurn:
+        """Return what ranks will have when a run has its turn."""
+        return StateAtTurn(
+            turn, self._confirmed, self._on_their_way, self._starts, self._to_delete, self._assigned
+        )
 
     # Runs
 
@@ -307,7 +208,7 @@ class RemoteState:
     def delete(self, names: Collection[str]) -> None:
         """Record that the notebook has deleted names."""
         self.assign(names)
-        for rank in self._ranks():
+        for rank in self.now.ranks():
             self._to_delete.setdefault(rank, set()).update(names)
 
     def bring_back(
@@ -333,8 +234,8 @@ class RemoteState:
         """
         found = []
         had = {rank for rank, names in has.items() if name in names}
-        for rank in self._ranks() | had:
-            value = self.value(rank, name)
+        for rank in self.now.ranks() | had:
+            value = self.now.value(rank, name)
             if value and value.run > effects.number:
                 continue  # a later run has sent or bound something else
             had_it = rank in had and not self.is_gone(effects, rank)
@@ -394,7 +295,3 @@ class RemoteState:
             for expected in effects.expected.values():
                 yield expected.delivered
                 yield expected.bound
-
-    def _ranks(self) -> set[int]:
-        """Return the ranks that have any values, or will have some."""
-        return set(self._confirmed).union(*(each.expected for each in self._on_their_way.values()))

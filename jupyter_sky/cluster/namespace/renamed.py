@@ -14,7 +14,7 @@ from typing import Any
 
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem
-from jupyter_sky.cluster.namespace.remote_state import RemoteState
+from jupyter_sky.cluster.namespace.state_at_turn import StateAtTurn
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
@@ -31,7 +31,7 @@ def renamed(
     update: NamespaceUpdate,
     found: Sequence[NamespaceItem],
     collector: ItemCollector,
-    state: RemoteState,
+    state: StateAtTurn,
     sent_objects: SentObjects,
 ) -> Iterator[NamespaceItem]:
     """Yield the items of these names, but for those that are sent anyway.
@@ -78,20 +78,20 @@ def renamed(
                     yield item
 
 
-def _has_now(state: RemoteState, rank: int, name: str) -> bool:
+def _has_now(state: StateAtTurn, rank: int, name: str) -> bool:
     """Return whether a rank has a value under a name that the notebook has not assigned since."""
     return state.value(rank, name) is not None and not _is_outdated(state, rank, name)
 
 
-def _is_outdated(state: RemoteState, rank: int, name: str) -> bool:
+def _is_outdated(state: StateAtTurn, rank: int, name: str) -> bool:
     value = state.value(rank, name)
     return value is not None and value.is_outdated
 
 
-def _had_notebooks(state: RemoteState, ranks: Sequence[int], name: str) -> bool:
+def _had_notebooks(state: StateAtTurn, ranks: Sequence[int], name: str) -> bool:
     """Return whether a rank has a value of the notebook's under a name, of now or before."""
     there = (state.value(rank, name) for rank in ranks)
-    return any(value is not None and not value.is_ranks_own for value in there)
+    return any(value is not None and value.replaces is None for value in there)
 
 
 def _parts(value: Any) -> Iterable[Any]:
@@ -102,7 +102,7 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def _is_a_mere_link(
-    state: RemoteState, sent_objects: SentObjects, rank: int, item: NamespaceItem
+    state: StateAtTurn, sent_objects: SentObjects, rank: int, item: NamespaceItem
 ) -> bool:
     """Return whether a rank has nearly all of what is in a value that it lacks under this name."""
     if _has_now(state, rank, item.key):

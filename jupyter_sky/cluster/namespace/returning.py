@@ -97,9 +97,9 @@ class _Merger:
         others = self._sent_objects.others(back)
         # Pickling the value of a name takes as long as if it was sent, and few share anything.
         tokens, may_hold = self._sent_objects.tokens_of(back).values(), self._sent_objects.may_be_in
-        near = {name for name in self._state.names_anywhere() if may_hold(name, tokens)}
+        near = {name for name in self._state.now.names_anywhere() if may_hold(name, tokens)}
         # Large containers have no tokens; they are recognised by their names.
-        for name in values.keys() & self._state.names_kept(rank) & self._namespace.keys():
+        for name in values.keys() & self._state.now.names_kept(rank) & self._namespace.keys():
             if is_mutable(values[name]) and id(values[name]) in back:
                 others.setdefault(id(values[name]), [self._namespace[name]])
         if not others:

@@ -22,6 +22,7 @@ from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.rank_values import RankValue
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
+from jupyter_sky.cluster.namespace.state_at_turn import StateAtTurn
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization.changes import container_changes, frames, writes
 from jupyter_sky.serialization.changes.model_parts import is_set_by, set_parts, within
@@ -101,11 +102,11 @@ class SetAgain:
             if (token := self._sent_objects.token_of(each.value)) is not None:
                 self._parts.setdefault(token, set()).add(each.part)
 
-    def apply(self, collector: ItemCollector) -> None:
-        """Have what was set count as changed, so that it is sent again."""
+    def apply(self, collector: ItemCollector, state: StateAtTurn) -> None:
+        """Have what was set count as changed, so that it is sent again, where ranks have it."""
         if not self._parts:
             return
-        held = self._find(collector)
+        held = self._find(collector, state)
         parts = {id(each.obj): self._parts[token] for token, each in held.items() if each.items}
         holders = {id(each.obj): {item.key for item in each.items} for each in held.values()}
         in_models = self._mark_in_models(holders, parts)
@@ -118,10 +119,10 @@ class SetAgain:
             self._assign(each)
         self._forget_objects(left)
 
-    def _find(self, collector: ItemCollector) -> dict[int, _Held]:
+    def _find(self, collector: ItemCollector, state: StateAtTurn) -> dict[int, _Held]:
         """Return the objects that were set, by token, with the values that hold them on ranks."""
         held = {token: _Held() for token in self._parts}
-        for name in self._remote_state.names_anywhere():
+        for name in state.names_anywhere():
             is_there = may_share(collector.namespace.get(name))
             if is_there and self._sent_objects.may_be_in(name, self._parts):
                 with suppress(UsageError):  # it cannot be pickled any more

@@ -14,7 +14,7 @@ from typing import Any
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.packing import PackedGroup, pack_group
-from jupyter_sky.cluster.namespace.remote_state import RemoteState
+from jupyter_sky.cluster.namespace.state_at_turn import StateAtTurn
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
@@ -25,14 +25,14 @@ class GroupPacker:
 
     Parameters
     ----------
-    remote_state
+    state
         What ranks have under each name.
     sent_objects
         The objects that ranks have.
     """
 
-    def __init__(self, remote_state: RemoteState, sent_objects: SentObjects) -> None:
-        self._remote_state = remote_state
+    def __init__(self, state: StateAtTurn, sent_objects: SentObjects) -> None:
+        self._state = state
         self._sent_objects = sent_objects
 
     def pack(
@@ -69,8 +69,7 @@ class GroupPacker:
         kept = [
             item
             for item in self._kept(collector, ranks, wanted, classes, any(known.values()))
-            if item.key not in undecided
-            or not any(self._remote_state.lacks(rank, item) for rank in ranks)
+            if item.key not in undecided or not any(self._state.lacks(rank, item) for rank in ranks)
         ]
         unforced = [] if any(item.key in forced for item in wanted) else wanted
         elsewhere = _shared(kept).keys()
@@ -119,7 +118,7 @@ class GroupPacker:
     def _in_classes(self, kept: Sequence[NamespaceItem], rank: int) -> dict[int, int]:
         """Return the tokens of objects in classes that a rank has and that have not changed."""
         classes = [item for item in kept if item.is_class]
-        same = [item for item in classes if not self._remote_state.lacks(rank, item)]
+        same = [item for item in classes if not self._state.lacks(rank, item)]
         return self._sent_objects.known_to(rank, _shared(same))
 
     def _as_sent(
@@ -179,7 +178,7 @@ class GroupPacker:
             same: set[int] = set()
             changed: set[int] = set()
             for item in others if tokens else ():
-                lacks = self._remote_state.lacks(rank, item)
+                lacks = self._state.lacks(rank, item)
                 (changed if lacks else same).update(item.pickled.shared)
             links = _among(tokens, same - changed)
             alike.setdefault(frozenset(links.items()), []).append(rank)
@@ -207,7 +206,7 @@ class GroupPacker:
         # Nor do most names: pickling what they have takes as long as if they were sent.
         parts = None if classes else self._sent_objects.tokens_of(shared).values()
         found = []
-        for name in sorted(self._remote_state.names_on(ranks)):
+        for name in sorted(self._state.names_on(ranks)):
             value = collector.namespace.get(name)
             with suppress(UsageError):  # the notebook's value cannot be pickled any more
                 if isinstance(value, type) and may_share(value):
@@ -222,7 +221,7 @@ class GroupPacker:
 
     def _payload_key(self, others: Sequence[NamespaceItem], rank: int) -> Any:
         """Return a key that is equal for ranks that can be sent the same pickle."""
-        lacks = [self._remote_state.lacks(rank, item) for item in others]
+        lacks = [self._state.lacks(rank, item) for item in others]
         rebound = [self._has_rebound(rank, item) for item in others]
         as_sent = [
             it and self._is_as_sent(rank, item) for it, item in zip(rebound, others, strict=True)
@@ -255,7 +254,7 @@ class GroupPacker:
         """
         # Items that have changed join it even if the cell does not need them: the objects that they
         # share with the group are no longer what the rank has.
-        joining = [item for item in others if self._remote_state.lacks(rank, item)]
+        joining = [item for item in others if self._state.lacks(rank, item)]
         whole = list(group)
         while True:
             whole += joining
@@ -285,7 +284,7 @@ class GroupPacker:
         if len(same) == len(others):
             return _shared(others)
         # Under their names, the rank has values of its own, which do not tell.
-        changed = _shared(item for item in group if self._remote_state.has_former(rank, item.key))
+        changed = _shared(item for item in group if self._state.has_former(rank, item.key))
         unchanged = [item for item in others if self._is_as_sent(rank, item)]
         rest = {key: each for key, each in _shared(unchanged).items() if key not in changed}
         return {**rest, **_shared(same)}
@@ -295,7 +294,7 @@ class GroupPacker:
         return self._sent_objects.digest_on(rank, item.value) == item.digest
 
     def _has_rebound(self, rank: int, item: NamespaceItem) -> bool:
-        return self._remote_state.has_rebound(rank, item.key, item.value)
+        return self._state.has_rebound(rank, item.key, item.value)
 
 
 def _connected(items: Sequence[NamespaceItem]) -> list[list[NamespaceItem]]:

@@ -5,7 +5,7 @@ new, when it was assigned in the notebook, or when its content has changed there
 last. It is not sent while a rank has bound it itself since, nor because its value came back. So
 what ranks do to a name stays until the user assigns it again. If that is an object which ranks
 have, under whatever name, they keep it as they have changed it, as plain Python would. What was
-changed in an object is assigned part by part (`differences`).
+changed in an object is assigned part by part (`PackedGroup`).
 
 Names that share an object share it on the ranks too: they are sent in one pickle, or refer to what
 a rank has already. If only one of them has changed, only that one is sent; the others stay as they
@@ -37,7 +37,6 @@ from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace import missing
 from jupyter_sky.cluster.namespace.delegation import DelegationLock
 from jupyter_sky.cluster.namespace.dependencies import Dependencies
-from jupyter_sky.cluster.namespace.differences import differences
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.predefined import of_user
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_RUNS, NOW, RankValue, RunEffects
@@ -46,6 +45,7 @@ from jupyter_sky.cluster.namespace.renamed import renamed
 from jupyter_sky.cluster.namespace.returning import merge
 from jupyter_sky.cluster.namespace.set_again import SetAgain, SetObject
 from jupyter_sky.cluster.namespace.sharing import GroupPacker
+from jupyter_sky.cluster.namespace.state_at_turn import StateAtTurn
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import garbage
@@ -64,10 +64,9 @@ class NamespaceSync:
 
     def __init__(self) -> None:
         self._remote_state = RemoteState()
-        self._dependencies = Dependencies(self._remote_state)
+        self._dependencies = Dependencies()
         self.asked_variables = self._dependencies.asked_variables  # new values of `--variable`
         self._sent_objects = SentObjects()
-        self._packer = GroupPacker(self._remote_state, self._sent_objects)
         self._set_again = SetAgain(self._remote_state, self._sent_objects)
         self._left_items = missing.LeftItems()
         self._returned: dict[str, int] = {}
@@ -120,16 +119,18 @@ class NamespaceSync:
         UsageError
             When a name cannot be pickled, or all of it is too large; nothing is sent then.
         """
-        names, ranks, state = tuple(names), tuple(ranks), self._remote_state
-        with self._lock.held(), state.at(BEFORE_RUNS if at_once else NOW):
+        names, ranks = tuple(names), tuple(ranks)
+        with self._lock.held():
             losses = self._count_losses()
+            state = self._remote_state.at(BEFORE_RUNS if at_once else NOW)
             # A copy, because other threads may bind and delete names meanwhile.
             collector = kept or self._dependencies.collector(dict(namespace), cell)
             if kept:
                 kept.forget_large()
             with seen_by_receiver(self.shares_files), garbage.not_searched_for():
-                self._set_again.apply(collector)  # of before the run, which may wait for its turn
-            effects = state.foresee(cell, namespace)
+                # What was set before the run, which may wait for its turn.
+                self._set_again.apply(collector, state)
+            effects = self._remote_state.foresee(cell, namespace)
             update = NamespaceUpdate(
                 names=names, namespace=namespace, ranks=ranks, effects=effects, losses=losses
             )
@@ -137,7 +138,7 @@ class NamespaceSync:
             missing.unbind(state, update, undecided)
             forced = frozenset(names if force else ())
             self._dependencies.learn(cell)
-            self._add_missing(update, collector, forced, undecided - forced)
+            self._add_missing(update, collector, state, forced, undecided - forced)
             update.kept, update.needed = collector if keep else None, collector.visited
         refuse_huge(update.sizes, limit)
         return update
@@ -165,19 +166,24 @@ class NamespaceSync:
             collector = missing.collector_of(update, self._dependencies)
             if update.losses != losses:
                 collector.forget_large()
-            with state.at(update.effects.turn):
-                missing.take_turn(state, update, has_lost=update.losses != losses)
-                self._add_missing(update, collector, frozenset(), frozenset())
+            missing.take_turn(state, update, has_lost=update.losses != losses)
+            at_turn = state.at(update.effects.turn)
+            self._add_missing(update, collector, at_turn, frozenset(), frozenset())
             self._record_delivery(update)
             update.losses = losses
 
     def _add_missing(
-        self, update: NamespaceUpdate, collector: ItemCollector, forced: _Names, undecided: _Names
+        self,
+        update: NamespaceUpdate,
+        collector: ItemCollector,
+        state: StateAtTurn,
+        forced: _Names,
+        undecided: _Names,
     ) -> None:
         with seen_by_receiver(self.shares_files), garbage.not_searched_for():
             cell, is_all = update.effects.cell, update.left is None
-            state, find = self._remote_state, self._dependencies.find
-            found = find(update.wanted, collector, update.ranks, cell, forced, is_all)
+            find, packer = self._dependencies.find, GroupPacker(state, self._sent_objects)
+            found = find(update.wanted, collector, state, update.ranks, cell, forced, is_all)
             found += renamed(update, found, collector, state, self._sent_objects)
             self._set_again.note_dropped(found, update.effects.time)
             found, left = missing.leave_out(state, found, update, undecided, self._left_items)
@@ -185,19 +191,17 @@ class NamespaceSync:
             lacking = missing.who_lacks(state, found, update.ranks, forced)
             update.given_anew |= missing.given_anew(state, lacking, update.ranks, forced)
             for lacked, members in lacking.items():
-                groups = self._packer.pack(lacked, collector, members, forced, undecided)
+                groups = packer.pack(lacked, collector, members, forced, undecided)
                 for items, group, ranks in groups:
                     self._set_again.note_sent(items)
-                    changes = {
-                        rank: differences(state, rank, items, group, forced) for rank in ranks
-                    }
+                    changes = {rank: group.differences(state, rank, forced) for rank in ranks}
                     update.add(group, changes)
                     update.count(items, self._sent_blobs)
 
     def names_of(self, rank: int) -> set[str]:
         """Return the names that a rank has, as far as the notebook knows; for the user's thread."""
         with self._lock.held():
-            return {name for name in self._remote_state.keys(rank) if name.isidentifier()}
+            return {name for name in self._remote_state.now.keys(rank) if name.isidentifier()}
 
     # What became of it: reported by the event loop, and by the user's thread that begins a run
 

@@ -116,7 +116,7 @@ def open_notebook(cluster: Cluster, patch: Any) -> Notebook:
     """Open a notebook on a cluster on which other tests have left names."""
     notebook = Notebook(cluster)
     patch.setitem(sys.modules, "__main__", notebook.main)
-    state = cluster.sync._remote_state
+    state = cluster.sync._remote_state.now
     cluster.sync.assigned(set().union(*map(state.keys, cluster.all_ranks)), {})
     return notebook
 

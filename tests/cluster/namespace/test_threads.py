@@ -187,8 +187,8 @@ def play(cells: Cells, ranks: Ranks, steps: range) -> None:
 def check_what_is_believed(cells: Cells, ranks: Ranks) -> None:
     """Nothing is believed to be on a rank that is not there."""
     for rank in RANKS:
-        for name in cells.sync._remote_state.keys(rank):
-            believed = cells.sync._remote_state.value(rank, name)
+        for name in cells.sync._remote_state.now.keys(rank):
+            believed = cells.sync._remote_state.now.value(rank, name)
             there = ranks.contents[rank].get(name)
             assert there is not None, (rank, name, believed)
             if not believed.is_ranks_own and isinstance(there, str):
