@@ -95,7 +95,7 @@ class RankProcess:
     pid
         Its process id and process group; ``None`` until it is forked.
     offset
-        The offset in its log at which what its process prints begins.
+        The offset in its log at which its process has begun, or the last run of that process.
     run
         The run that it is executing, if any.
     latest
@@ -255,11 +255,11 @@ class RankProcess:
         self.log.end_line()
         self.log.index.begin_run(request["run"], request["title"], self.log.size)
         is_shown = includes(request["show"], self.rank)
-        self.run = request["run"]
+        self.run, self.offset = request["run"], self.log.size
         self.latest = RankRun(
             waiting=Waiting(request),
             began=asyncio.get_running_loop().time(),
-            offset=self.log.size,
+            offset=self.offset,
             is_script=request["script"] is not None,
             output=ShownOutput(request["program"] is not None) if is_shown else None,
             tail_limit=0 if is_shown else _tail_limit(count(request["everyone"])),

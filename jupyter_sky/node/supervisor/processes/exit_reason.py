@@ -57,7 +57,7 @@ def last_lines(process: RankProcess) -> str:
 
     Of a crash it is the beginning, which says where it happened.
     """
-    size = process.log.size - max(process.offset, process.latest.offset)
+    size = process.log.size - process.offset
     lines = process.log.tail(_LINES, limit=min(size, _TAIL)).decode(errors="replace")
     printed = lines.splitlines()
     crashes = [index for index, line in enumerate(printed) if line.startswith("Fatal Python error")]
