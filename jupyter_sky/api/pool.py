@@ -22,13 +22,12 @@ from jupyter_sky.api.calls.needs import find_needs
 from jupyter_sky.api.calls.pickled_call import pickle_call
 from jupyter_sky.api.calls.program import program_words
 from jupyter_sky.api.calls.streams import Stream
-from jupyter_sky.api.calls.terminal import debugging, write
+from jupyter_sky.api.calls.terminal import debugging, follow, write
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import ComputeFunction, PendingCompute, PendingGroup, computed, gather
 from jupyter_sky.api.display.start import start_first
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.api.plugin import Plugin, check_plugins, decorators_of
-from jupyter_sky.api.prompts.prompter import Prompter
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.inventory import owed_ends
@@ -382,9 +381,7 @@ class ComputePool:
             return stream
         self._talking.add(feeder)
         try:
-            ask = Prompter(run)
-            told, tick = feeder.on_ask, feeder.feed
-            run.follow(write, timeout=pending.timeout, told=told, ask=ask, tick=tick)
+            follow(run, feeder, pending.timeout)
         except Exception:
             run.stop()  # an iterator of the user has failed
             raise

@@ -19,7 +19,7 @@ from jupyter_sky.api.calls.feeds import CallFeeds, Feeder
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.cluster.runs.task import RunNotice
+from jupyter_sky.cluster.runs.task import HangNotice, RunNotice
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.transport.protocol.events import Display, Output, Told
@@ -58,7 +58,7 @@ class Stream(Iterator[Any]):
         handle: RunHandle,
         feeder: Feeder,
         load: Callable[[int, Any], Any],
-        write: Callable[[Output | Display | RunNotice], None],
+        write: Callable[[Output | Display | RunNotice | HangNotice], None],
         with_ranks: bool,
         timeout: float | None,
     ) -> None:

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import sys
 
+from jupyter_sky.api.calls.feeds import Feeder
 from jupyter_sky.api.display.displays import parts_of, publish, wants_safe
 from jupyter_sky.api.display.rank_output import OutputDecoder, gap, skipped_displays
 from jupyter_sky.api.display.safe_display import left_out_notice, safe_parts
 from jupyter_sky.api.prompts.keyboard import has_keyboard
+from jupyter_sky.api.prompts.prompter import Prompter
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.run import say
-from jupyter_sky.cluster.runs.task import RunNotice
+from jupyter_sky.cluster.runs.task import HangNotice, RunNotice
 from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.events import Display, Output
 
 _decoder = OutputDecoder()
 
 
-def write(event: Output | Display | RunNotice) -> None:
+def follow(run: RunHandle, feeder: Feeder, timeout: float | None) -> None:
+    """Follow a call until it is over: show what its ranks print, feed them, and ask the user."""
+    run.follow(
+        write,
+        timeout=timeout,
+        told=feeder.on_ask,
+        hang=write,
+        ask=Prompter(run),
+        tick=feeder.feed,
+    )
+
+
+def write(event: Output | Display | RunNotice | HangNotice) -> None:
     """Write what a rank has printed, or what else the user should know."""
-    if isinstance(event, RunNotice):
+    if isinstance(event, RunNotice | HangNotice):
         say(event.text)
     if isinstance(event, Display):
         _show(event)

@@ -169,7 +169,7 @@ def _sentence(
         parts.append(f"{_more(more)} {tense.wait[more > 1]} in other collectives or lines")
     waits = {rank for each in waiting for rank in each.ranks}
     wanted = {rank for each in waiting for rank in each.collective["ranks"]} or set(ranks)
-    runs = {each["run"] for each in known.values()}
+    runs = {each["run"] for each in known.values() if each["run"]}
     others: dict[str, list[int]] = {}
     for rank in sorted((set(ranks) & wanted) - waits):
         what = ""
@@ -229,17 +229,17 @@ def name_of(collective: SeenCollective) -> str:
     return f"{collective['operation']}{number}"
 
 
-def _doing(seen: SeenRank, runs: Collection[str | None], wanted: Sequence[SeenCollective]) -> str:
+def _doing(seen: SeenRank, runs: Collection[str], wanted: Sequence[SeenCollective]) -> str:
     """Say what a rank does that is in no collective; the verbs are filled in later."""
     if seen["answered"] == "nobody":
         why = "the process {it is} stopped, or the machine {it has} no time for it"
         return f"{{does}} not answer: {why}"
     if seen["run"] is None:
         if seen["ended"] not in runs:
-            return "{is} not in the cell"
+            return "{is} not part of this run"
         # Of one that has not answered itself the collectives are not known.
         came = seen["answered"] == "system" or any(is_begun(one, seen) for one in wanted)
-        return "{has} left the cell" if came or not wanted else "{has} left the cell without it"
+        return "{has} finished" if came or not wanted else "{has} finished without it"
     stack = seen["frames"]
     if seen.get("prompt"):
         asked = "the debugger's prompt" if seen["prompt"] == "debugger" else "a prompt for you"
@@ -249,7 +249,7 @@ def _doing(seen: SeenRank, runs: Collection[str | None], wanted: Sequence[SeenCo
         return "{has} failed"
     own = next((at for at, frame in enumerate(stack) if frame["own"]), None)
     if own is None:
-        return "{is} in no line of the cell"
+        return "{is} in no line of your code"
     frame = stack[own]
     place = _escaped(f"{frame['place']}, line {frame['line']}")
     if own:

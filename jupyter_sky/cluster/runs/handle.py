@@ -139,7 +139,7 @@ class RunHandle:
             self._stop_and_show(callbacks)
             self._raise_if_stopped()
 
-    def events(self) -> Iterator[Output | Display | RunNotice | Told | None]:
+    def events(self) -> Iterator[Output | Display | RunNotice | HangNotice | Told | None]:
         """Yield what ranks print, display and tell, and notices, until the run is over.
 
         If nothing comes for a moment, yield ``None``.
@@ -153,7 +153,7 @@ class RunHandle:
                 continue
             if event is None:
                 return
-            if not isinstance(event, TransferProgress | HangNotice | Prompted):
+            if not isinstance(event, TransferProgress | Prompted):
                 yield event
 
     def tell(self, rank: int, kind: str, feed: int = 0, message: Message | None = None) -> None:

@@ -91,7 +91,7 @@ def test_a_rank_that_did_not_answer_itself_is_not_said_to_have_left_out_a_collec
 ) -> None:
     seen = [_seen(rank, 12, 41) for rank in RANKS if rank != 9]
     left = _seen(9, 3, run=None, ended="r", answered=answered)
-    assert _found([*seen, left]).sentence.endswith(f"; rank 9 has left the cell{how}")
+    assert _found([*seen, left]).sentence.endswith(f"; rank 9 has finished{how}")
 
 
 def test_it_costs_little() -> None:

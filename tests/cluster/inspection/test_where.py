@@ -51,7 +51,7 @@ for step in range(3):
         cells,
         code,
         r"ranks 0-1, 3 wait in all_reduce #\d+ \(the cell, line 4\) for \d+ (?:s|min); "
-        r"rank 2 has left the cell without it",
+        r"rank 2 has finished without it",
     )
     assert re.search(
         r"   ranks 0-1, 3\n      all_reduce #\d+, float32 \[4, 5\], of ranks 0-3\n"
@@ -67,7 +67,7 @@ def test_tensors_of_different_shapes(cells: Cells) -> None:
         cells,
         "dist.all_reduce(torch.ones(5 if rank == 2 else 4))",
         r"rank 2 waits in all_reduce #(\d+) \(the cell, line 1\) for \d+ (?:s|min); "
-        r"ranks 0-1, 3 have left the cell; the tensors of #\1 differ: float32 \[4\] on ranks 0-1, "
+        r"ranks 0-1, 3 have finished; the tensors of #\1 differ: float32 \[4\] on ranks 0-1, "
         r"3 and float32 \[5\] on rank 2",
     )
 
@@ -152,7 +152,7 @@ def test_a_barrier_in_one_branch(cells: Cells) -> None:
         cells,
         code,
         r"rank 0 waits in barrier #\d+ \(the cell, line 2\) for \d+ (?:s|min); "
-        r"ranks 1-3 have left the cell without it",
+        r"ranks 1-3 have finished without it",
     )
 
 
