@@ -97,6 +97,11 @@ def parse(text: str) -> Accelerator:
     return _make(_find(name), int(count) if colon else 1)
 
 
+def as_accelerator(value: Accelerator | str | None) -> Accelerator | None:
+    """Return the accelerator that a user has given, as one or by its name."""
+    return parse(value) if isinstance(value, str) else value
+
+
 def names() -> list[str]:
     """Return the names of all accelerators in the catalogue."""
     return list(_CATALOGUE)

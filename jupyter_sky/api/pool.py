@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -13,7 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from weakref import WeakSet
 
-from jupyter_sky.api import accelerators, pools_up
+from jupyter_sky.api import pools_up
+from jupyter_sky.api.accelerators import as_accelerator
 from jupyter_sky.api.calls import streams
 from jupyter_sky.api.calls.batches import Batches
 from jupyter_sky.api.calls.feeds import Feeder, can_begin_again, with_feeds
@@ -29,6 +31,7 @@ from jupyter_sky.api.display.start import start_first
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.api.plugin import Plugin, check_plugins, decorators_of
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.inventory import owed_ends
 from jupyter_sky.cluster.runs.task import Task, no_debugging
@@ -124,7 +127,7 @@ class ComputePool:
     ) -> None:
         check_places(provider, specs, selection)
         specs = tuple(
-            dataclasses.replace(each, accelerator=_accelerator(each.accelerator)) for each in specs
+            dataclasses.replace(one, accelerator=as_accelerator(one.accelerator)) for one in specs
         )
         self.provider = specs[0].provider if specs else provider or cast("Provider", Local())
         self.plugins = check_plugins(plugins)
@@ -133,7 +136,7 @@ class ComputePool:
             name=name or f"pool-{uuid.uuid4().hex[:6]}",
             nodes=default_nodes if nodes is None else nodes,
             procs_per_node=procs_per_node,
-            accelerator=_accelerator(accelerator),
+            accelerator=as_accelerator(accelerator),
             cpus=cpus,
             memory=memory,
             image=image or Image(),
@@ -154,13 +157,16 @@ class ComputePool:
         self._batches: Batches | None = None
         self._futures: Futures | None = None
         self._talking: WeakSet[streams.Talking] = WeakSet()
+        self._signals = contextlib.ExitStack()
 
     def __enter__(self) -> ComputePool:
         if self._cluster is not None:
             raise SkyError("this pool is already up.")
-        place = Candidate(self.provider, self.spec)
-        place, self._cluster = start_first(place, self._candidates, self._selection, self.plugins)
+        self._signals.enter_context(as_interrupt(lambda: self._cluster is not None))
         try:  # nodes may cost money: whatever goes wrong from here on ends them
+            place, self._cluster = start_first(
+                Candidate(self.provider, self.spec), self._candidates, self._selection, self.plugins
+            )
             self.provider, self.spec = place.provider, place.spec
             self._process = os.getpid()
             pools_up.begin(self._cluster)
@@ -191,20 +197,21 @@ class ComputePool:
             self._end()
 
     def _end(self) -> None:
-        if self._futures:
-            self._futures.close()
-        cluster, self._cluster = self._cluster, None
-        self._batches = self._futures = None
-        if cluster is None:
-            return
-        try:
-            pools_up.end(cluster)
-            for sentence in [*cluster.mounts.write_back()[1], *cluster.mounts.lost()]:
-                warnings.warn(f"{cluster.name}: {sentence}", stacklevel=3)
-        finally:  # whatever becomes of that, as nodes may cost money
-            if untold := cluster.down():
-                sentence = owed_ends.sentence(untold, cluster.spec.unattended)
-                warnings.warn(f"{cluster.name} was ended, but {sentence}", stacklevel=3)
+        with self._signals:  # one that has come ends this process afterwards
+            if self._futures:
+                self._futures.close()
+            cluster, self._cluster = self._cluster, None
+            self._batches = self._futures = None
+            if cluster is None:
+                return
+            try:
+                pools_up.end(cluster)
+                for sentence in [*cluster.mounts.write_back()[1], *cluster.mounts.lost()]:
+                    warnings.warn(f"{cluster.name}: {sentence}", stacklevel=3)
+            finally:  # whatever becomes of that, as nodes may cost money
+                if untold := cluster.down():
+                    sentence = owed_ends.sentence(untold, cluster.spec.unattended)
+                    warnings.warn(f"{cluster.name} was ended, but {sentence}", stacklevel=3)
 
     def __repr__(self) -> str:
         state = "up" if self._cluster else "not up: use it in a `with` block"
@@ -388,10 +395,6 @@ class ComputePool:
         finally:
             feeder.close()
         return run.values()
-
-
-def _accelerator(value: Accelerator | str | None) -> Accelerator | None:
-    return accelerators.parse(value) if isinstance(value, str) else value
 
 
 Compute = ComputePool

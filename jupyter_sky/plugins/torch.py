@@ -80,8 +80,7 @@ def torch(
 
 
 def _install_torch(image: Image, cluster: Any, cuda: str | None, packages: dict[str, str]) -> Image:
-    wanted = cluster.spec.accelerator
-    accelerator = accelerators.parse(wanted) if isinstance(wanted, str) else wanted
+    accelerator = accelerators.as_accelerator(cluster.spec.accelerator)
     from jupyter_sky.providers.packages import package_name  # not on ranks
 
     pinned = [each for each in image.pins if package_name(each) == "torch"]

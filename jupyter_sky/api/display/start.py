@@ -18,6 +18,7 @@ from jupyter_sky.api.environment.resolve import able_to_complete, makes_environm
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster import stopped
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import Declined, SkyError
 from jupyter_sky.providers.choice import Candidate, Selection, in_order
 from jupyter_sky.serialization import pickling
@@ -78,7 +79,7 @@ def start_first(
     Interrupted
         If the user stops it.
     """
-    with stopped.start_of(place.spec.name):
+    with _in_words_of_a_script(), stopped.start_of(place.spec.name):
         tried, refused = [place], list[str]()
         if candidates:
             found, refused = in_order(candidates, selection)
@@ -99,6 +100,17 @@ def start_first(
                     warnings.warn(sentence, stacklevel=3)
             return each, cluster
         raise SkyError(f"no nodes at any of {len(tried)} places: {'; '.join(refused)}.")
+
+
+@contextlib.contextmanager
+def _in_words_of_a_script() -> Iterator[None]:
+    """Have an error say commands as they are typed in a terminal, unless this is a notebook."""
+    try:
+        yield
+    except (SkyError, Interrupted) as error:
+        if _shell() is None:
+            error.args = (f"{error}".replace("`%sky ", "`jupyter sky "), *error.args[1:])
+        raise
 
 
 @contextlib.contextmanager

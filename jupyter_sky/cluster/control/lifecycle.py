@@ -111,8 +111,8 @@ async def _record(controller: Controller) -> None:
         if await blocking(find_broken, spec.name):
             raise UnreadableRow(unreadable(spec.name)) from None
         raise SkyError(
-            f"there is a cluster {spec.name} already: use it with "
-            f"`--cluster {spec.name}`, or end it with `%sky down {spec.name}`."
+            f"there is a cluster {spec.name} already: end it with `%sky down {spec.name}`, or use "
+            f"it in cells of a notebook with `--cluster {spec.name}`."
         ) from None
     with contextlib.suppress(registry.RegistryError):
         await blocking(orphans.forget_old)

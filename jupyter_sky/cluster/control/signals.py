@@ -1,31 +1,48 @@
-"""Signals that end this process: while a cluster starts, they end the start first, like Ctrl-C."""
+"""Signals that end this process: what would cost money otherwise ends first, as after Ctrl-C."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 _NAMES = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 
+_ONCE = 1.0
+"""Seconds in which a signal counts once: ``timeout`` sends it to a process, and to its group."""
+
+_set: set[signal.Signals] = set()
+"""The signals that are heard now."""
+
 
 @contextlib.contextmanager
-def as_interrupt() -> Iterator[None]:
+def as_interrupt(is_heard_again: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Raise `KeyboardInterrupt` for signals that end the process, which end it afterwards.
 
     Existing handlers are kept, and nothing is changed outside the main thread.
+
+    Parameters
+    ----------
+    is_heard_again
+        Returns whether the exception is raised once more when a signal comes later, too, such as
+        where the user's code may have ignored it. Otherwise it would disturb the clean-up.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
+    last = 0.0
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal last
         came.append(number)
-        if len(came) == 1:
+        if len(came) == 1 or (time.monotonic() - last > _ONCE and is_heard_again()):
+            last = time.monotonic()
             raise KeyboardInterrupt
 
     before: dict[signal.Signals, Any] = {}
@@ -33,10 +50,26 @@ def as_interrupt() -> Iterator[None]:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             before[number] = signal.signal(number, interrupt)
+            _set.add(number)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        # A generator that nobody refers to any more may end in any thread.
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                _set.discard(number)
+                if signal.getsignal(number) is interrupt:  # else the user has set another one
+                    signal.signal(number, handler)
         if came:
             signal.raise_signal(came[0])
+
+
+def _forget() -> None:
+    # A forked child has nothing to end, and those that end it expect no `KeyboardInterrupt`.
+    for number in _set:
+        signal.signal(number, signal.SIG_DFL)
+    _set.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
