@@ -34,6 +34,9 @@ def torch(
     The decorator goes below ``@sky.compute``. If the torch plugin has already formed a group, the
     function uses that one; outside a cluster, and on a single rank, there is none.
 
+    The group spans all ranks, so that the function is to be called by ``@``: a single call, as by
+    ``>>``, would wait for the others.
+
     Parameters
     ----------
     backend

@@ -33,6 +33,9 @@ def torch(
 ) -> Plugin:
     """Install PyTorch on the nodes, and form its process group on the ranks.
 
+    The group spans all ranks, so that only calls by ``@`` may use collectives, as DDP does: a
+    single call, as by ``>>``, ``&``, ``gather`` or ``pool.map``, would wait for the others.
+
     Parameters
     ----------
     backend

@@ -48,10 +48,11 @@ def test_the_cell_that_runs_again(opened, tmp_path: Path) -> None:
 
 def test_the_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(f"{SCRIPT}print(results, result)")
+    script.write_text(f"{SCRIPT}    print(results, result, (a, b), scores, future.result())")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
     trained = [f"trained on rank {rank}" for rank in range(4)]
-    assert done.stdout == f"{trained} {trained[0]}\n", done.stderr
+    scores = [n**2 for n in range(100)]
+    assert done.stdout == f"{trained} 25 (25, 81) {scores} 25\n", done.stderr
 
 
 OTHER_TOOLS = """
