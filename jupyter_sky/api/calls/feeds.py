@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
+import io
 import threading
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ def with_feeds(
 
     def argument(name: object, value: Any) -> Any:
         is_wanted = name in names and isinstance(value, collections.abc.Iterable)
-        if not is_wanted and not isinstance(value, collections.abc.Iterator):
+        if not is_wanted and not _is_stream(value):
             return value
         feeds.append(value)
         return Fed(len(feeds) - 1)
@@ -47,6 +48,12 @@ def with_feeds(
     args = tuple(argument(at, value) for at, value in enumerate(pending.args))
     kwargs = {name: argument(name, value) for name, value in pending.kwargs.items()}
     return replace(pending, args=args, kwargs=kwargs) if feeds else pending, feeds
+
+
+def _is_stream(value: object) -> bool:
+    # What is in memory is a value, which has more than its lines.
+    in_memory = io.BytesIO, io.StringIO
+    return isinstance(value, collections.abc.Iterator) and not isinstance(value, in_memory)
 
 
 def can_begin_again(pending: PendingCompute[Any]) -> bool:

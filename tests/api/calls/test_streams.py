@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import signal
 import sys
 import threading
@@ -54,6 +55,16 @@ async def later_positions(data: Iterator[int]) -> AsyncIterator[int]:
 @sky.compute
 def pairs(data: Iterator[int], others: Iterator[int]) -> Iterator[tuple[int, int]]:
     yield from zip(data, others, strict=False)
+
+
+@sky.compute
+def read(file: Any) -> Any:
+    return file.read()
+
+
+@sky.compute
+def lines(file: Iterator[str]) -> list[str]:
+    return list(file)
 
 
 @sky.compute
@@ -177,6 +188,16 @@ def test_an_iterator_is_fed_to_the_rank(pool: sky.ComputePool) -> None:
     assert running_mean(iter([])) >> pool == []
     both = pairs(iter(range(50)), others=(2 * n for n in range(50))) >> pool
     assert list(both) == [(n, 2 * n) for n in range(50)]
+
+
+def test_a_file_in_memory_is_a_value(pool: sky.ComputePool) -> None:
+    began = io.StringIO("one\ntwo\n")
+    began.readline()
+    assert read(io.BytesIO(b"abc")) >> pool == b"abc"
+    assert pool.map(read, [began, io.BytesIO(b"")]) == ["two\n", b""]
+    assert read(file=began) @ pool == ["two\n", "two\n"]
+    assert (read(began) > pool).result(PATIENCE) == "two\n"
+    assert lines(began) >> pool == ["two\n"]  # its parameter says that it is fed
 
 
 def test_what_a_fed_function_returns_is_a_list_if_nobody_reads_a_stream(
