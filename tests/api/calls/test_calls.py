@@ -260,6 +260,20 @@ def test_a_call_that_fails_says_which_one_it_is(pool: sky.ComputePool) -> None:
     assert double(1) >> pool == 2
 
 
+def test_the_error_of_a_function_without_a_file_shows_no_line_that_it_has_not(
+    pool: sky.ComputePool,
+) -> None:
+    """As of ``python -c``, and of what reaches Python through a pipe."""
+    names: dict[str, Any] = {}
+    exec(compile("def fail(n):\n    return 1 / n", "<stdin>", "exec"), names)
+    with pytest.raises(ZeroDivisionError) as raised:
+        sky.compute(names["fail"])(0) >> pool
+    shown = str(raised.value.__cause__)
+    assert "File <stdin>:2, in fail(n)\n" in shown
+    assert "Could not get source" not in shown
+    assert "ZeroDivisionError: division by zero" in shown
+
+
 def test_a_recursion_without_end_in_a_call_is_shown_as_python_shows_it(
     pool: sky.ComputePool,
 ) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from types import TracebackType
 from typing import Any
@@ -26,6 +27,7 @@ _DEEP = 100  # calls in each other
 _MOST_LINES = 100  # of a traceback of Python's own
 _MOST_CHAINED = 20  # errors because of which one was raised
 _LONGEST_LINE = 200  # characters of what is told of one of them
+_MADE_UP = re.compile(r"^.*'Could not get source, probably due dynamically .*\n?", re.MULTILINE)
 
 
 def leave_out_hidden(error: BaseException) -> None:
@@ -130,6 +132,11 @@ def python_lines(error: BaseException, frames: TracebackType | None) -> list[str
             lines[half:-half] = [f"  [{left_out} lines are left out]"]
         shown += lines
     return shown
+
+
+def with_known_source(lines: Iterable[str]) -> list[str]:
+    """Return IPython's traceback without the line that it makes up for code without a file."""
+    return [_MADE_UP.sub("", each) for each in lines]
 
 
 def text(error: BaseException) -> str:

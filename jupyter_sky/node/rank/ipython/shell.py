@@ -278,7 +278,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         if stopped and self._pending and is_consequence(error_text.text(self._pending[0])):
             self._pending = None
         self._print_pending()
-        self._pending = (evalue, list(stb))
+        self._pending = (evalue, error_text.with_known_source(stb))
 
     def _print_pending(self) -> None:
         if self._pending:
@@ -321,9 +321,8 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         if error_text.is_deep(error):
             self._lines = error_text.python_lines(error, frames)
             return
-        self._lines = self.InteractiveTB.structured_traceback(
-            type(error), error, frames, tb_offset=0
-        )
+        shown = self.InteractiveTB.structured_traceback(type(error), error, frames, tb_offset=0)
+        self._lines = error_text.with_known_source(shown)
         cell_sources.drop_traceback_caches()
 
 
