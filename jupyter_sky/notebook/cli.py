@@ -370,6 +370,7 @@ def _for_terminal(text: str) -> str:
     up = "`jupyter sky up --cluster NAME --nodes 4`"
     text = text.replace(STARTED_BY, up).replace(f"{RUN_AGAIN}{RESTARTS_TOO}", RUN_AGAIN)
     text = text.replace(RUN_AGAIN, f"To start a new one, say where and how large, as in {up}")
+    text = re.sub(r": `%sky push [^`]*` sends the notebook's", "", text)  # which is not here
     return _TERMINAL_COMMAND.sub("jupyter sky", text)
 
 
