@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from jupyter_sky.cluster.cost_meter import CostMeter, CostRate, Unit
-from jupyter_sky.cluster.inventory import registry, row_updates, stops
+from jupyter_sky.cluster.cost_meter import ClusterCost, CostMeter, CostRate, Unit
+from jupyter_sky.cluster.inventory import joining_cost, registry, row_updates, stops
 from jupyter_sky.cluster.inventory.stops import DiskCost
 from jupyter_sky.cluster.inventory.storage import ledger
 from jupyter_sky.cluster.inventory.storage.ledger import Spent
+from jupyter_sky.providers.progress import Rented
+from jupyter_sky.transport import event_loop
 from tests.notebook.conftest import Notebook, notebook
 
 __all__ = ["notebook"]
@@ -80,6 +83,32 @@ def test_it_is_kept_through_changes_of_size_and_the_end() -> None:
     rent("c", "here", None, hours_ago=5)
     registry.remove("c")
     assert dollars("here") == 0
+
+
+def test_what_takes_the_place_of_a_lost_node_costs_what_it_costs_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lost one counts until then, as it may be there still."""
+    rent("a", "train", 2.0, hours_ago=1)
+    rented = Rented.of("1 × dearer", 5.0, 1, 0, 600.0)
+    lost: Any = SimpleNamespace(identity="a", lost=[SimpleNamespace(price=2.0)])
+    clock = SimpleNamespace(time=time.time)
+    monkeypatch.setattr(joining_cost, "time", clock)
+
+    class Provider:
+        async def add_nodes(self, running: object, progress: Callable[[str], None]) -> None:
+            progress(rented)
+            clock.time = lambda: time.time() + 3600
+
+    async def replace() -> None:
+        async with joining_cost.counted(lost, cost, lambda text: None) as joining:
+            await joining.add_nodes(cast(Any, Provider()))
+
+    cost = ClusterCost(CostMeter(0.0, time.time()), counts_hours=False)
+    cost.set_nodes([{"price": 2.0}])
+    event_loop.wait(replace())
+    assert cost.so_far == pytest.approx(3.0, rel=ABOUT)
+    assert dollars("train") == pytest.approx(2.0 + 3.0, rel=ABOUT)
 
 
 @pytest.mark.parametrize("ends", ["down", "stop"])

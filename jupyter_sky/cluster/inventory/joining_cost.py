@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
-from jupyter_sky.cluster.cost_meter import ClusterCost
+from jupyter_sky.cluster.cost_meter import ClusterCost, total_price
 from jupyter_sky.cluster.inventory.registry import RegistryError, RowChange, update
+from jupyter_sky.cluster.inventory.storage.ledger import Spent
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.progress import Preparation, Rented
@@ -15,46 +16,71 @@ from jupyter_sky.providers.scaling import AddedNodes, RunningCluster, Scalable
 from jupyter_sky.transport.tasks import blocking, shielded
 
 
-async def add_nodes(
-    provider: Scalable, running: RunningCluster, cost: ClusterCost, progress: Progress
-) -> AddedNodes:
-    """Have a provider add nodes; what their machines cost meanwhile is added to the cluster's cost.
+@asynccontextmanager
+async def counted(
+    running: RunningCluster, cost: ClusterCost, progress: Progress
+) -> AsyncIterator[JoiningCost]:
+    """Count what machines cost that join a cluster in the block, or are given back in it.
 
-    Parameters and errors as of `Scalable.add_nodes`.
+    Parameters
+    ----------
+    running
+        The cluster that they are to join.
+    cost
+        What it costs as this process counts it: from when nodes were added.
+    progress
+        Called with the present step, in words.
     """
-    rented: list[tuple[Rented, float]] = []
-
-    def say(said: str | Preparation) -> None:
-        if isinstance(said, Rented) and said.price is not None:
-            rented.append((said, time.time()))
-            _begin_rate(running.identity)
-        progress(said)
-
+    joining = JoiningCost(running, cost, progress)
     try:
-        return await provider.add_nodes(running, say)
+        yield joining
     finally:
-        for each, since in rented:
-            hours = max(0.0, time.time() - since) / 3600
-            cost.add((each.price or 0.0) * hours)
-            await shielded(blocking(_begin_rate, running.identity, each))
+        # In the registry they are nodes from now on, or will never be.
+        await shielded(blocking(joining.record))
 
 
-def _begin_rate(identity: str, joining: Rented | None = None) -> None:
-    """Count a cluster anew from now on; what was to join until now has cost something, too."""
+class JoiningCost:
+    """Counts what machines cost that are no nodes yet; parameters as of `counted`."""
 
+    def __init__(self, running: RunningCluster, cost: ClusterCost, progress: Progress) -> None:
+        self._running = running
+        self._cost = cost
+        self._progress = progress
+        self._rented: list[tuple[Rented, float]] = []
+        # Lost nodes cost something until others have taken their places.
+        self._counted = total_price(node.price for node in running.lost) or 0.0
+
+    async def add_nodes(self, provider: Scalable) -> AddedNodes:
+        """Have a provider add nodes; errors as of `Scalable.add_nodes`."""
+        try:
+            return await provider.add_nodes(self._running, self._say)
+        finally:
+            for rented, since in self._rented:
+                self._cost.add(self._price(rented) * max(0.0, time.time() - since) / 3600)
+
+    def record(self) -> None:
+        """Record what they have cost until now."""
+        for rented, since in self._rented:
+            if self._price(rented):
+                with suppress(RegistryError):
+                    _record(self._running.identity, rented, self._price(rented), since)
+
+    def _say(self, said: str | Preparation) -> None:
+        if isinstance(said, Rented):
+            self._rented.append((said, time.time()))
+        self._progress(said)
+
+    def _price(self, rented: Rented) -> float:
+        return max(0.0, (rented.price or 0.0) - self._counted)
+
+
+def _record(identity: str, rented: Rented, price: float, since: float) -> None:
     def decide(row: RegistryRow | None) -> RowChange | None:
-        if row is None or row.rate.price is None:
+        if row is None:
             return None
-        spent = row.spent(time.time())
-        if joining is not None:
-            spent = replace(
-                spent,
-                price=spent.price + (joining.price or 0.0),
-                nodes=spent.nodes + joining.nodes,
-                gpus=spent.gpus + joining.gpus,
-            )
-        meter = [row.meter.spent + spent.dollars, spent.until]
+        place = row.spent(since).place + ", to join it"
+        spent = Spent(row.name, place, since, time.time(), price, rented.nodes, rented.gpus)
+        meter = [row.meter.spent + spent.dollars, row.meter.since]
         return RowChange({"meter": meter}, spent=spent)
 
-    with suppress(RegistryError):
-        update(identity, decide)
+    update(identity, decide)
