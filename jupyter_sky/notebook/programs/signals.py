@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -70,7 +71,8 @@ class _Watch:
         self._on_stop = on_stop
         self._main = threading.get_ident()
         self._last: int | None = None
-        self._has_run = threading.Event()
+        # No `Event`, which has a lock: a signal may come while the handler of another one runs.
+        self._has_run = False
         self._is_over = False
         self._received, self._told = socket.socketpair()
         self._told.setblocking(False)
@@ -83,13 +85,13 @@ class _Watch:
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal that stops this process."""
-        self._has_run.set()
+        self._has_run = True
         self._last = number
         self._on_stop(number)
 
     def on_wake(self, number: int, frame: FrameType | None) -> None:
         """Note that the main thread runs handlers, also of signals that came before."""
-        self._has_run.set()
+        self._has_run = True
 
     def on_ignored(self, ignored: sys.UnraisableHookArgs) -> None:
         """Handle what was raised where Python ignores it, as in a ``__del__``: it comes again."""
@@ -110,6 +112,8 @@ class _Watch:
             while number := self._received.recv(1):
                 if number[0] not in self._heard:
                     continue
-                while not self._has_run.wait(_AGAIN_AFTER) and not self._is_over:
+                time.sleep(_AGAIN_AFTER)
+                while not (self._has_run or self._is_over):
                     signal.pthread_kill(self._main, _WAKES)
-                self._has_run.clear()
+                    time.sleep(_AGAIN_AFTER)
+                self._has_run = False

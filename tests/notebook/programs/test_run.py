@@ -306,9 +306,13 @@ def test_a_signal_that_does_not_wake_the_main_thread_stops_it(
 ) -> None:
     """As of one that comes just before the code begins to wait, which ends no system call."""
     code = (
-        "import signal, threading, time\n"
-        "threading.Timer(0.2, signal.raise_signal, [signal.SIGTERM]).start()\n"
-        "try:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    print('woken')\n    raise"
+        "import signal, sys, threading, time\n"
+        "def wait():\n    time.sleep(600)\n"
+        "def stop(main):\n"
+        "    while sys._current_frames()[main].f_code is not wait.__code__: time.sleep(0.01)\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "threading.Thread(target=stop, args=[threading.get_ident()]).start()\n"
+        "try:\n    wait()\nexcept KeyboardInterrupt:\n    print('woken')\n    raise"
     )
     write_notebook(tmp_path / "a.ipynb", code)
     done = terminal.sky("run", "a.ipynb")
