@@ -225,7 +225,10 @@ class Parser(argparse.ArgumentParser):
     def _without_value(self, error: argparse.ArgumentError, words: Sequence[str]) -> str:
         argument = self.by_name[(error.argument_name or "").split("/")[0]]
         if argument.type is None:
-            return f"{_as_typed(argument, words)} takes no value: type it alone."
+            name = _as_typed(argument, words)
+            typed = next((each for each in words if each.startswith(f"{name}=")), "")
+            instead = self._taken_by(argument, typed.partition("=")[2])
+            return f"{name} takes no value: type it alone{instead}."
         return self._takes(argument, "no value is given", words)
 
     def _unexpected(self, word: str, words: Sequence[str]) -> str:
@@ -246,7 +249,8 @@ class Parser(argparse.ArgumentParser):
         options = [(each, option) for each in before if (option := self._option(each))]
         if options:
             name, option = options[-1]
-            return f'{name} takes {_how_many(option, name)}: leave out "{word}".'
+            instead = self._taken_by(option, word)
+            return f'{name} takes {_how_many(option, name)}: leave out "{word}"{instead}.'
         if word.isdecimal() and "--nodes" in self.by_name:
             return f'"{word}" belongs to no option of {self.prog}: did you mean `--nodes {word}`?'
         if word in _SHELLS and "--sh" in self.by_name:
@@ -256,6 +260,15 @@ class Parser(argparse.ArgumentParser):
             line = f"{similar}{equals}{value}"
             return f'"{word}" is an option without its hyphens: type `{line}`.'
         return f'{self.prog} does not take "{word}": `{self._help}` shows what it takes.'
+
+    def _taken_by(self, switch: Argument, value: str) -> str:
+        """Return advice on which option takes a value that was typed behind a switch, if any."""
+        ending = switch.name.removeprefix("-")  # as `--aws-profile` has that of `--profile`
+        for each in self.arguments:
+            if value and switch.type is None and each.type and each.name.endswith(ending):
+                meaning = each.help.partition(" (")[0]
+                return f", or type `{each.name} {shlex.quote(value)}` ({meaning})"
+        return ""
 
     def _option(self, word: str) -> Argument | None:
         """Return the option that a word spells; a value may be as the name of a positional one."""

@@ -116,6 +116,17 @@ TIMES = "a time in seconds, or with s, m, h or d behind it, as in `--timeout 10m
         ("''", '%%sky does not take ""'),
         ("--spot yes", '--spot takes no value: leave out "yes".'),
         ("--spot=yes", "--spot takes no value: type it alone."),
+        # That of `%sky up` is AWS's.
+        (
+            "--profile work",
+            '--profile takes no value: leave out "work", or type `--aws-profile work` '
+            "(profile of the AWS configuration).",
+        ),
+        (
+            "--profile=work",
+            "--profile takes no value: type it alone, or type `--aws-profile work` "
+            "(profile of the AWS configuration).",
+        ),
         ("--pip 'numpy", "a quotation mark is missing in `--pip 'numpy`: close it."),
         ("--pip >=2", '">=2" is not one.'),
         ("--gpu A1000", "did you mean A100"),
