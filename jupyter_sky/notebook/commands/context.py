@@ -74,6 +74,8 @@ class CommandContext:
         """Return the named hosts, or else those of the settings or of the current cluster."""
         settings = self.session.settings
         hosts = named or settings.hosts or ()
-        if not hosts and (row := registry.find(self.session.current_name)):
+        row = None if hosts else registry.find(self.session.current_name)
+        # The addresses of stopped machines may be a stranger's by now.
+        if row and not row.is_stopped:
             hosts = attached_hosts(row)
         return parse(settings.expand_groups(hosts))

@@ -60,6 +60,12 @@ def doctor(context: CommandContext, options: Namespace) -> bool:
     for target in targets:
         print()
         results.append(_check_host(target, settings.python))
+    row = None if targets else registry.find(context.session.current_name)
+    if row and row.is_stopped:
+        print(
+            f"\n{row.name} is stopped, so its nodes are not checked: `%sky start {row.name}` "
+            "starts it again"
+        )
     if len(targets) > 1:
         print()
         results.append(_check_network(targets, settings.python, settings.interface))

@@ -15,10 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jupyter_sky.cluster.inventory import orphans, registry
+from jupyter_sky.cluster.inventory import orphans, registry, stops
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.inventory.storage.row import START_WITHIN
 from jupyter_sky.notebook.commands.doctor import Finding, examine
+from jupyter_sky.notebook.kernel import cluster_name
 from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY
 from tests.node_processes import crowded, processes_of_node
@@ -196,6 +197,20 @@ def test_gc_leaves_live_clusters_of_other_homes_alone(
         notebook.run("%sky gc")
     assert Path(machine["folder"]).exists() and Path(machine["blobs"]).exists()
     assert notebook.run("%%sky\nprint(x)") == "1\n"
+
+
+def test_nobody_logs_in_where_machines_are_stopped(notebook: Notebook, elsewhere: Path) -> None:
+    """Their addresses may be a stranger's by now."""
+    name = cluster_name(notebook.shell)
+    registry.record("0000d15c", name, "aws", SPEC)
+    registry.record_machines("0000d15c", [{"host": "root@127.0.0.1:1", "nodes": [{"ranks": [0]}]}])
+    stops.record_stop("0000d15c", time.time(), stops.DiskCost(0.5))
+    said = notebook.run("%sky gc")
+    assert f"kept: {name}, which is stopped" in said
+    assert "127.0.0.1" not in said
+    said = notebook.run("%sky doctor")
+    assert f"{name} is stopped, so its nodes are not checked: `%sky start {name}` starts" in said
+    assert "127.0.0.1" not in said
 
 
 def test_gc_forgets_a_cluster_that_never_came_up(elsewhere: Path) -> None:
