@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import process_group
@@ -130,14 +129,17 @@ async def start(controller: Controller, progress: Progress) -> None:
     await _record(controller)
     renting: list[asyncio.Task[None]] = []
 
-    def keep(rented: Rented) -> Coroutine[Any, Any, None]:
-        return row_updates.keep_rent(controller.id, rented, controller.cost.meter.since)
+    def keep(rented: Rented) -> None:
+        for each in renting:  # where a cloud took back what it gave, others were rented
+            each.cancel()
+        keeping = row_updates.keep_rent(controller.id, rented, controller.cost.meter.since)
+        renting.append(asyncio.ensure_future(keeping))
 
     def say(said: str | Preparation) -> None:
         if isinstance(said, Rented):
             # Nobody pays while machines are chosen, or the user is asked.
             controller.cost.begin()
-            call(lambda: renting.append(asyncio.ensure_future(keep(said))))
+            call(lambda: keep(said))
         progress(said)
 
     try:

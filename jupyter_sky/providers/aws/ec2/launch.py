@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_dollars
 from jupyter_sky.providers.aws import rented, retries
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
@@ -16,12 +17,14 @@ from jupyter_sky.providers.aws.ec2.ending import end_instances
 from jupyter_sky.providers.aws.ec2.images import MachineImage, find_image
 from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys, keys_of, make_keys
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest, run_instances_arguments
+from jupyter_sky.providers.aws.ec2.user_data import FIRST_SIGN_WITHIN
 from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.providers.aws.network.security_group import check_group, make_security_group
 from jupyter_sky.providers.aws.network.subnets import Subnet, find_subnets
 from jupyter_sky.providers.aws.tags import tag_specification
+from jupyter_sky.providers.progress import Rented
 
 RUNNING_WITHIN = 300.0
 """Seconds for AWS to start instances."""
@@ -191,7 +194,9 @@ def _try_all(
         made: list[str] = []
         try:
             made = run_instances(clients, request.identity, arguments)
-            return wait_until_running(clients, request, offer, made, images[kind.name], report)
+            return wait_until_running(
+                clients, request, offer, subnet.zone, made, images[kind.name], report
+            )
         except AWSError as error:
             if error.code not in (*QUOTAS, *TRY_ELSEWHERE):
                 raise
@@ -249,32 +254,36 @@ def wait_until_running(
     clients: Clients,
     request: LaunchRequest,
     offer: InstanceOffer,
+    zone: str,
     ids: Sequence[str],
     image: MachineImage,
     report: Callable[[str], None],
 ) -> list[RentedInstance]:
-    """Wait until instances run and have addresses.
+    """Report what instances cost from now on, and wait until they run and have addresses.
 
     Raises
     ------
     SkyError
         If one ends, or they take too long.
     """
-    found = wait_for_addresses(clients, ids, request.private, offer.type.name, report)
+    kind, price = offer.type, offer.price_in(zone)
+    total = None if price is None else len(ids) * price
+    cost = "price unknown" if total is None else f"{format_dollars(total)} an hour"
+    what = f"{len(ids)} × {kind.name} in {zone}, {cost}"
+    report(Rented.of(what, total, len(ids), len(ids) * kind.gpus, FIRST_SIGN_WITHIN))
+    found = wait_for_addresses(clients, ids, request.private, kind.name, report)
     rented.acknowledge(request.identity, ids)
     found.sort(key=lambda each: each["AmiLaunchIndex"])
-    zone = found[0]["Placement"]["AvailabilityZone"]
-    price = offer.price_in(zone)
     return [
         RentedInstance(
             each["InstanceId"],
-            offer.type.name,
+            kind.name,
             zone,
             address_of(each, request.private),
             image.user,
             price,
-            offer.type.gpus,
-            snapshots.key(request.installed, offer.type),
+            kind.gpus,
+            snapshots.key(request.installed, kind),
             offer.spot,
         )
         for each in found

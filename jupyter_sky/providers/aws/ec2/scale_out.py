@@ -119,7 +119,7 @@ def rent(
             f"where the "
             f"others are: {error.message.rstrip('.')}{quota * (error.code in launch.QUOTAS)}."
         ) from None
-    return launch.wait_until_running(clients, request, wanted, made, image, report)
+    return launch.wait_until_running(clients, request, wanted, like.zone, made, image, report)
 
 
 def _as_before(said: Mapping[str, Any], request: LaunchRequest) -> dict[str, Any]:

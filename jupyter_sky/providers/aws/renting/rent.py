@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from jupyter_sky.formatting import format_dollars
 from jupyter_sky.providers.aws import local_store
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import launch, scale_out, snapshots
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
-from jupyter_sky.providers.aws.ec2.user_data import FIRST_SIGN_WITHIN
 from jupyter_sky.providers.aws.errors import NO_SPOT_ROLE, AWSError
 from jupyter_sky.providers.aws.market.besides import besides
 from jupyter_sky.providers.aws.market.confirmation import ask, check_max_price, confirm_price
@@ -23,7 +21,6 @@ from jupyter_sky.providers.aws.renting.budget import Budget
 from jupyter_sky.providers.aws.settings import Settings
 from jupyter_sky.providers.aws.tags import REQUEST
 from jupyter_sky.providers.base import Node
-from jupyter_sky.providers.progress import Rented
 from jupyter_sky.providers.scaling import RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -81,7 +78,7 @@ def _rent(
     )
     local_store.add_location(there.location)
     request = choice.request(there, settings, spec, identity, acceptable, image)
-    return _reported(launch.rent(there, request, report), report)
+    return launch.rent(there, request, report)
 
 
 def rent_more(
@@ -131,15 +128,7 @@ def rent_more(
         bastion=like.bastion,
         tags={**request.tags, REQUEST: number},
     )
-    return _reported(scale_out.rent(there, request, like, said, report), report)
-
-
-def _reported(rented: list[RentedInstance], report: Callable[[str], None]) -> list[RentedInstance]:
-    price, gpus = _price(rented), sum(each.gpus for each in rented)
-    cost = "price unknown" if price is None else f"{format_dollars(price)} an hour"
-    what = f"{_described(rented)}, {cost}"
-    report(Rented.of(what, price, len(rented), gpus, FIRST_SIGN_WITHIN))
-    return rented
+    return scale_out.rent(there, request, like, said, report)
 
 
 def _costs_as_before(offer: InstanceOffer, lost: Sequence[Node]) -> bool:
@@ -151,13 +140,3 @@ def _costs_as_before(offer: InstanceOffer, lost: Sequence[Node]) -> bool:
     if not lost or offer.price is None or len(before) < len(lost):
         return bool(lost) and not offer.spot
     return offer.price <= MAY_RISE * min(before) + ROUNDING
-
-
-def _described(rented: Sequence[RentedInstance]) -> str:
-    first = rented[0]
-    return f"{len(rented)} × {first.type} in {first.zone}"
-
-
-def _price(rented: Sequence[RentedInstance]) -> float | None:
-    prices = [each.price for each in rented if each.price is not None]
-    return sum(prices) if prices else None

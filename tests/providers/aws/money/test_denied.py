@@ -278,6 +278,31 @@ def test_who_cannot_ask_aws_is_told_what_runs_and_until_when(
     assert left() == []
 
 
+def test_what_runs_costs_something_also_where_the_session_expires_at_once(
+    account: Account, ready: str, left: Left
+) -> None:
+    is_over = False
+
+    def expire(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        nonlocal is_over
+        answer = expired(call, carry_out) if is_over else carry_out()
+        is_over |= call.action == "RunInstances"
+        return answer
+
+    account.fault = expire
+    with pytest.raises(SkyError, match="your session with AWS has expired"):
+        start(ready)
+    account.fault = None
+    [row] = registry.rows()
+    assert row.rent is not None
+    assert row.price and row.rent.nodes == 4
+    [rental], _ = cloud_resources.find()
+    rental.remove()
+    spent = [each for each in registry.all_spent() if each.since == row.meter.since]
+    assert [(each.name, each.nodes, each.dollars > 0) for each in spent] == [("train", 4, True)]
+    assert left() == []
+
+
 def test_down_goes_on_where_the_registry_cannot_be_written(
     start: Start, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
