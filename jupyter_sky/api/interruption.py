@@ -16,11 +16,11 @@ F = TypeVar("F", bound=Hook)
 def on_interruption(function: F) -> F:
     """Call a function on this rank when a node of the cluster is about to be taken away.
 
-    AWS announces this two minutes before it takes a spot instance back, and Slurm before a job
-    ends: time to save what would be lost. If it was announced already, the function is called at
-    once. Every rank of the cluster calls its function, in a separate thread, while the code that
-    the rank was running is paused for up to a minute. A function replaces an earlier one of the
-    same name.
+    AWS announces this two minutes before it takes a spot instance back, instances two minutes
+    before ``--max-cost`` is spent, and Slurm before a job ends: time to save what would be lost. If
+    it was announced already, the function is called at once. Every rank of the cluster calls its
+    function, in a separate thread, while the code that the rank was running is paused for up to a
+    minute. A function replaces an earlier one of the same name.
 
     Parameters
     ----------

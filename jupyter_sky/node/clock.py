@@ -14,6 +14,11 @@ def steady_time() -> float:
     return _EPOCH + _passed()
 
 
+def time_since_boot(seconds: float) -> float:
+    """Return the time at which the machine had run, or will have, for that many seconds."""
+    return _EPOCH + seconds
+
+
 def _passed() -> float:
     """Return seconds since some moment, also those in which the machine slept where it tells."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -24,8 +24,9 @@ class Interruption:
     Attributes
     ----------
     kind
-        What will happen to it: ``"terminate"``, ``"stop"`` or ``"hibernate"``; or ``"rebalance"``,
-        if that is likely, but not certain.
+        What will happen to it: ``"terminate"``, ``"stop"`` or ``"hibernate"``; ``"spent"``, if it
+        ends because the cluster has cost its ``--max-cost``; or ``"rebalance"``, if it is likely
+        that it is taken away, but not certain.
     at
         When, as `time.time` counts; ``None`` if that is not known.
     ranks

@@ -89,10 +89,10 @@ class Controller(ConnectionListener):
         The versions on each node, by host, as far as reported.
     activity
         The present operation, in words; empty if there is none.
-    launch
-        The task that starts its machines.
-    repair
-        The task that replaces lost nodes.
+    launch, repair
+        The tasks that start its machines, and that replace lost nodes.
+    preemptions
+        Its nodes that are about to be taken away.
     loss
         Why the cluster is lost, once it is.
     formation
@@ -136,7 +136,7 @@ class Controller(ConnectionListener):
         self._links = LinkMonitor(self.spawn, self.notify, self._on_unreached)
         self._faults = NodeFaults(self.notify)
         cloud = getattr(config.provider, "cloud", "its provider")
-        self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake, cloud)
+        self.preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake, cloud)
         self._changes = Changes(self.observers)
         self._done: Coalescer[Done] = Coalescer(self._on_ranks_done)
         self._tasks = BackgroundTasks()
@@ -161,7 +161,7 @@ class Controller(ConnectionListener):
     @property
     def note(self) -> str:
         """The present operation, and problems of links and nodes; empty if there are none."""
-        notes = (self.activity, self._links.note, self._preemptions.note, self._faults.note)
+        notes = (self.activity, self._links.note, self.preemptions.note, self._faults.note)
         return "; ".join(filter(None, notes))
 
     @property
@@ -280,7 +280,7 @@ class Controller(ConnectionListener):
             case Prepared(versions=versions):
                 self.versions.update((node.host, versions) for node in connection.machine.nodes)
             case Leaving():
-                self._preemptions.on_leaving(connection, event)
+                self.preemptions.on_leaving(connection, event)
             case Lost(shown=shown, others=others):
                 self.formation.outdated |= others > 0
                 self.notify(what_was_lost(connection.name, shown))

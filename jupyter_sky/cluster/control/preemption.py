@@ -12,6 +12,7 @@ from jupyter_sky.transport.protocol.events import Leaving
 
 _REPEAT_EVERY = 10  # seconds
 
+_SPENT = "spent"
 _FATES = {"terminate": "taken away", "stop": "stopped", "hibernate": "put to sleep"}
 
 
@@ -49,6 +50,11 @@ class PreemptionMonitor:
         there = (each for each in self._leaving.items() if not each[0].is_over)
         return "; ".join(_described(*each, self._cloud) for each in there)
 
+    def is_spent(self, connection: Connection) -> bool:
+        """Return whether a node has said that it ends because its money is spent."""
+        event = self._leaving.get(connection)
+        return event is not None and event.kind == _SPENT
+
     def on_leaving(self, connection: Connection, event: Leaving) -> None:
         """Handle that a node will be taken away: tell the user, and count the seconds down."""
         is_new = self._leaving.get(connection) != event
@@ -71,5 +77,9 @@ def _described(connection: Connection, event: Leaving, cloud: str) -> str:
     if event.at is None:
         return f"{cloud} recommends leaving {connection.name}, which it may take back soon"
     left = max(0, round(event.at - time.time()))
-    fate = _FATES.get(event.kind, event.kind)
-    return f"{connection.name} will be {fate} by {cloud} in {left // 60}:{left % 60:02}"
+    time_left = f"{left // 60}:{left % 60:02}"
+    if event.kind == _SPENT:
+        return f"{connection.name} will end in {time_left}, when --max-cost is spent"
+    return (
+        f"{connection.name} will be {_FATES.get(event.kind, event.kind)} by {cloud} in {time_left}"
+    )

@@ -238,18 +238,20 @@ def record_agent_loss(controller: Controller, connection: Connection, runs: Sequ
     """
     if 0 in connection.ranks:
         controller.state = replace(controller.state, queue=())
-    if _can_replace(controller) or controller.formation.outdated:
+    is_spent = controller.preemptions.is_spent(connection)
+    if (_can_replace(controller) and not is_spent) or controller.formation.outdated:
         _record_lost_ranks(controller, connection)
         return not (controller.formation.outdated or controller.visits)
     if connection.is_stopped:  # by another notebook
         controller.mark_lost(stops.sentence(controller.spec.name), "", _hosts([connection]))
         return False
-    lost = describe_loss(connection, ranks=connection.ranks)
-    controller.mark_lost(
-        f"cluster {controller.spec.name} is lost: {lost}.",
-        f"{RUN_AGAIN}{_advice(controller)}.{_rest(controller)}",
-        _hosts([connection]),
-    )
+    reason = f"is lost: {describe_loss(connection, ranks=connection.ranks)}"
+    then = f"{RUN_AGAIN}{_advice(controller)}.{_rest(controller)}"
+    if is_spent:  # the other nodes end with it
+        reason = "has ended: its --max-cost is spent"
+        then = f"{RUN_AGAIN}, which may cost as much once more."
+    name = controller.spec.name
+    controller.mark_lost(f"cluster {name} {reason}.", then, _hosts([connection]))
     if not controller.visits:
         # The other nodes would wait for the lost one for as long as a collective may take.
         there = [each for each in controller.connections if not each.is_over]

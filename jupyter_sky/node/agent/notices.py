@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_sky.node.agent import spot_notices
-from jupyter_sky.transport.protocol.agent_spec import NOTICE_FILE
+from jupyter_sky.node.clock import steady_time, time_since_boot
+from jupyter_sky.transport.protocol.agent_spec import LIMIT_FILE, NOTICE_FILE
 
 _READ_EVERY = 1.0  # seconds
+_SPENT_WITHIN = 120.0  # seconds before its money is spent in which a machine says so, as spot does
 _GONE_WITHIN = 300.0  # seconds after its time within which a machine is taken away
 
 
@@ -23,7 +25,8 @@ class Notice:
     Attributes
     ----------
     kind
-        ``"terminate"``, ``"stop"`` or ``"hibernate"``; ``"rebalance"`` if it is only likely.
+        ``"terminate"``, ``"stop"`` or ``"hibernate"``; ``"spent"`` if it ends because it has cost
+        what it may; ``"rebalance"`` if it is only likely.
     at
         When, as ``time.time`` counts; ``None`` if that is not known.
     """
@@ -43,7 +46,7 @@ async def watch(source: str, folder: Path, on_notice: Callable[[Notice], None]) 
     Parameters
     ----------
     source
-        The source of notices, as in `AgentSpec.notices`.
+        A source of notices, as in `AgentSpec.notices`.
     folder
         The folder of the agent.
     """
@@ -53,6 +56,8 @@ async def watch(source: str, folder: Path, on_notice: Callable[[Notice], None]) 
         if source == "metadata":
             said = await asyncio.to_thread(spot_notices.current, metadata)
             every = spot_notices.ASK_EVERY
+        elif source == "limit":
+            said, every = _limit(Path(LIMIT_FILE)), _READ_EVERY
         else:
             said, every = _written(folder / NOTICE_FILE), _READ_EVERY
         notice = Notice(*said) if said else None
@@ -60,6 +65,15 @@ async def watch(source: str, folder: Path, on_notice: Callable[[Notice], None]) 
             reported.add(notice)
             on_notice(notice)
         await asyncio.sleep(every)
+
+
+def _limit(path: Path) -> tuple[str, float] | None:
+    """Return that a machine ends soon because its money is spent; ``None`` if it does not."""
+    try:
+        at = time_since_boot(float(path.read_text()))
+    except (OSError, ValueError):  # as in most machines, or while it is written
+        return None
+    return ("spent", at) if at - steady_time() < _SPENT_WITHIN else None
 
 
 def _written(path: Path) -> tuple[str, float | None] | None:

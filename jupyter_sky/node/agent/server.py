@@ -168,7 +168,7 @@ class Agent:
         self._tasks.spawn(stale_files.keep(self._spec.keeps))
         self._tasks.spawn(self._tend_blobs())
         self._tasks.spawn(self._end_if_left())
-        if source := self._spec.notices:
+        for source in self._spec.notices:
             from jupyter_sky.node.agent import notices
 
             self._tasks.spawn(notices.watch(source, self._folder, self._on_notice))

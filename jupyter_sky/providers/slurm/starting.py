@@ -125,7 +125,7 @@ class Start:
             ranks=tuple(RankSpec(rank) for rank in node.ranks),
             peer=there[0].host if there and isinstance(there[0], SlurmMachine) else None,
             interface=self.interface,
-            notices="file",
+            notices=("file",),
             first_grace=first_grace(self.grace, self.request.container),
             **self.environment.of_the_agent(),
         )

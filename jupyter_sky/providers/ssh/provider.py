@@ -234,7 +234,8 @@ class SSH:
             env={**spec.image.env, **host.variables},
             keeps=host.keeps,
             umask=host.facts.umask,
-            notices="metadata" if self.spot else "",
+            # Machines without a limit lack its file.
+            notices=("limit", "metadata") if self.spot else ("limit",),
             templates=runtime,
         )
         if cluster.lost:

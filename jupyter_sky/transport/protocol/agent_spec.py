@@ -10,6 +10,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypedDict
 
+LIMIT_FILE = "/run/jupyter-sky-off"
+"""When a machine powers off because its money is spent: in seconds since it has booted.
+
+That is not the time of day: a clock may be set, also by a year.
+"""
+
 NOTICE_FILE = "notice.json"
 """Where whoever looks after an agent writes `jupyter_sky.node.agent.notices.Notice` for it."""
 
@@ -78,8 +84,8 @@ class AgentSpec:
         agent; ``None`` for none.
     notices
         Where to look for notices that the machine will be taken away: ``"metadata"`` for the
-        metadata of the instance, ``"file"`` for `NOTICE_FILE` in the agent's folder; empty for
-        none.
+        metadata of the instance, ``"file"`` for `NOTICE_FILE` in the agent's folder, ``"limit"``
+        for `LIMIT_FILE`.
     """
 
     cluster: str
@@ -104,7 +110,7 @@ class AgentSpec:
     keeps: tuple[str, ...] = ()
     umask: int | None = None
     templates: str | None = None
-    notices: Literal["", "metadata", "file"] = ""
+    notices: tuple[Literal["metadata", "file", "limit"], ...] = ()
 
     def to_json(self) -> str:
         """Return the content of ``spec.json``."""
@@ -115,7 +121,7 @@ class AgentSpec:
         """Return the specification that `to_json` wrote, even that of a newer version."""
         said: dict[str, Any] = json.loads(text)
         known = {each.name: said[each.name] for each in fields(cls) if each.name in said}
-        for name in ("preload", "soon", "sys_path", "keeps"):
+        for name in ("preload", "soon", "sys_path", "keeps", "notices"):
             known[name] = tuple(known.get(name, ()))
         known["ranks"] = tuple(RankSpec(each["rank"], each["env"]) for each in known["ranks"])
         return cls(**known)

@@ -11,11 +11,13 @@ import pytest
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.ec2.user_data import power_off_script
 from tests.cluster.conftest import Cells
 from tests.cluster.control.test_scaling import assert_is_whole, prepare
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import Account, Answer, Call
 from tests.providers.aws.stand_in.machines import Machines
+from tests.providers.aws.test_spot import HOOK
 from tests.waiting import PATIENCE
 
 
@@ -142,3 +144,27 @@ def test_nothing_takes_a_place_for_more_than_was_agreed_to(
     alive = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     found = clients.ec2.describe_instances(Filters=alive)["Reservations"]
     assert sum(len(each["Instances"]) for each in found) == 1
+
+
+def test_who_has_spent_the_limit_hears_of_it_before_and_after(
+    start: Start, machines: Machines
+) -> None:
+    """It ends all nodes: no other takes the place of one, and nothing is left that costs money."""
+    cells = start(2, framework=False, replace=True, max_cost=40, watch_every=1)
+    cells.run("import time\nstep = 0")
+    cells.run(HOOK)
+    run = cells.start("print('here', flush=True)\nwhile not saved: time.sleep(0.01)")
+
+    def spend(seconds: float) -> None:
+        for host in machines.hosts.values():
+            host.run("sh", "-c", power_off_script(seconds))
+
+    told: list[str] = []
+    run.follow(lambda event: spend(100), notice=told.append)
+    assert re.match(r"root@\S+ will end in 1:\d\d, when --max-cost is spent", told[0]), told
+    assert {kind for [(kind, *_)] in cells.ask("saved[:1]")} == {"spent"}
+    said = lost(cells, lambda: spend(1))
+    assert said == (
+        f"cluster {cells.cluster.name} has ended: its --max-cost is spent. Run the cell again to "
+        "start a new one, which may cost as much once more."
+    )

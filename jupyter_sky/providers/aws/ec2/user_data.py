@@ -11,6 +11,8 @@ import json
 import shlex
 from pathlib import PurePosixPath
 
+from jupyter_sky.transport.protocol.agent_spec import LIMIT_FILE
+
 FIRST_SIGN_WITHIN = 600
 """Seconds after booting for a notebook to log in: by then it has begun to make a node of it."""
 
@@ -31,12 +33,6 @@ It may only wait for a disk, so this is longer. It could no longer end the machi
 
 _BEAT = "/run/jupyter-sky-beat"
 """What a notebook writes anew while it makes a node of a machine."""
-
-_OFF = "/run/jupyter-sky-off"
-"""When a machine powers off whatever goes on: in seconds since it has booted.
-
-That is not the time of day: a clock may be set, also by a year.
-"""
 
 _LEFT = "/run/jupyter-sky-left"
 """How many seconds are left until then: it leads to the file on the disk that outlives a reboot."""
@@ -123,7 +119,7 @@ def user_data(
         "hangs": AGENT_HANGS_WITHIN,
         "every": every,
         "beat": _BEAT,
-        "off": _OFF,
+        "off": LIMIT_FILE,
     }
     given = "\n".join(f"{name}={value}" for name, value in variables.items())
     lines = [given, f"mkdir -p {PurePosixPath(kept).parent}", f"ln -sfn {kept} {_LEFT}"]
@@ -132,7 +128,7 @@ def user_data(
     if lifetime:
         lines.append(f"test -s {_LEFT} || {_keep(str(int(lifetime)))}")
     # While a machine is off it costs nothing: the rest counts from its next boot.
-    lines.append(f"test -s {_LEFT} && echo $(({_UP} + $(cat {_LEFT}))) >{_OFF}")
+    lines.append(f"test -s {_LEFT} && echo $(({_UP} + $(cat {_LEFT}))) >{LIMIT_FILE}")
     switch = "\n".join([*lines, _SWITCH])
     forget = ["cloud-init-per", "instance", "jupyter-sky-forget", "sh", "-c", _FORGET]
     config = {
@@ -147,8 +143,8 @@ def user_data(
 
 
 ASK_POWER_OFF = f"""
-test -s {_OFF} || exit 0
-echo $(($(cat {_OFF}) - {_UP}))
+test -s {LIMIT_FILE} || exit 0
+echo $(($(cat {LIMIT_FILE}) - {_UP}))
 """
 """Prints the seconds until a machine powers off because the money is spent."""
 
@@ -157,7 +153,8 @@ def power_off_script(seconds: float) -> str:
     """Return a script that lets a machine power off in that many seconds, in any case."""
     root = 'root=; test "$(id -u)" = 0 || root="sudo -n"'
     left = int(seconds)
-    set_it = f"{_keep(f'{left}')}; echo $(({_UP} + {left})) >{_OFF}.new && mv {_OFF}.new {_OFF}"
+    new = f"{LIMIT_FILE}.new"
+    set_it = f"{_keep(f'{left}')}; echo $(({_UP} + {left})) >{new} && mv {new} {LIMIT_FILE}"
     return f"{root}\n$root sh -c {shlex.quote(set_it)}"
 
 
