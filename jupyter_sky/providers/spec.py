@@ -239,9 +239,11 @@ class ClusterSpec:
 
     @property
     def wanted_gpus(self) -> Accelerator | None:
-        """The accelerators of each node, even if only a name was given; ``None`` for none."""
-        wanted = self.accelerator
-        return Accelerator(wanted) if isinstance(wanted, str) else wanted
+        """The accelerators of each node, even if given as text like "L4:4"; ``None`` for none."""
+        if not isinstance(self.accelerator, str):
+            return self.accelerator
+        name, _, count = self.accelerator.partition(":")
+        return Accelerator(name, int(count or 1))
 
 
 def _repr(made: PipIndex | Image) -> str:

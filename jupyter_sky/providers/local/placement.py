@@ -8,7 +8,7 @@ from dataclasses import replace
 from jupyter_sky.providers.base import Node
 from jupyter_sky.providers.local.gpus import GPU
 from jupyter_sky.providers.scaling import RunningCluster
-from jupyter_sky.providers.spec import Accelerator, ClusterSpec
+from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
 
 _LOOPBACK = "127.0.0.1"
@@ -16,7 +16,7 @@ _LOOPBACK = "127.0.0.1"
 
 def place_nodes(spec: ClusterSpec, gpus: Sequence[GPU]) -> list[Node]:
     """Return the nodes of a cluster; ranks share GPUs only if necessary."""
-    wanted = spec.accelerator if isinstance(spec.accelerator, Accelerator) else None
+    wanted = spec.wanted_gpus
     each = wanted.count if wanted else len(gpus) // spec.nodes
     per_node = spec.procs_per_node or max(1, each)
     shared = bool(gpus) and each < per_node

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.doctor import diagnose
 from jupyter_sky.providers.ssh.setup import facts as setup_facts
 from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
+from jupyter_sky.providers.ssh.setup.placement import check_size
 from tests.lab import Host, Lab
 from tests.notebook.kernels import LiveNotebook
 
@@ -60,6 +64,23 @@ def test_gpus_are_those_that_the_driver_shows(host: Host, client: Path) -> None:
         found = facts(host)
     assert found.gpus == ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
     assert (found.driver, found.gpu_trouble) == ("550.54.15", "")
+
+
+def test_a_host_has_the_gpus_of_a_cluster_that_another_kernel_has_started(
+    host: Host, client: Path
+) -> None:
+    two = "0, NVIDIA A100-SXM4-80GB, 550.54.15, 4\n1, NVIDIA A100-SXM4-80GB, 550.54.15, 4"
+    with nvidia_smi(host, two):
+        found = facts(host)
+    registry.record(
+        "a", "x", "ssh", registry.describe(ClusterSpec("x", accelerator=Accelerator("A100", 2)), [])
+    )
+    row = registry.find("x")
+    assert row is not None
+    check_size(found, registry.recorded_spec(row))
+    registry.remove("a")
+    with pytest.raises(HostError, match="3 × A100 was asked for, and it has 2 × NVIDIA A100-SXM4"):
+        check_size(found, ClusterSpec("x", accelerator="A100:3"))
 
 
 def test_a_driver_that_does_not_work_is_said_where_gpus_are_asked_for(
