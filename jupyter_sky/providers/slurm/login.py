@@ -126,6 +126,8 @@ class _Here:
                 stdin=asyncio.subprocess.DEVNULL if data is None else asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
+                # Or Stop and Ctrl-C, which reach a process group, would lose what it answers.
+                start_new_session=True,
             )
         except FileNotFoundError:
             raise UsageError(missing(command[0])) from None

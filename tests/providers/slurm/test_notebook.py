@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +96,47 @@ def test_a_cluster_of_a_slurm_that_is_out_of_reach_can_be_forgotten(
     notebook.succeed("os.environ['SLURM_CONF'] = str(there)")
     assert f"removed {row.name}: job {job} (running) in Slurm" in notebook.succeed("%sky gc").stdout
     assert not queue()
+
+
+BUSY = """\
+#!{python}
+import os, pathlib, subprocess, sys, time
+folder, command = pathlib.Path({folder!r}), [{sbatch!r}, *sys.argv[1:]]
+if "--parsable" not in command:
+    os.execv(command[0], command)
+script = pathlib.Path(command.pop()).read_bytes()
+# What a busy controller was told, it takes also where the command has ended before its answer.
+if not (pid := os.fork()):
+    os.setsid()
+    os.closerange(1, 3)
+    (folder / "told").touch()
+    while not (folder / "answers").exists():
+        time.sleep(0.3)
+    with (folder / "said").open("wb") as said:
+        subprocess.run(command, input=script, stdout=said, stderr=said)
+    os._exit(0)
+os.waitpid(pid, 0)
+print((folder / "said").read_text())
+"""
+
+
+def test_stop_leaves_no_job_that_slurm_has_yet_to_take(
+    notebook: LiveNotebook, tmp_path: Path
+) -> None:
+    busy = tmp_path / "bin" / "sbatch"
+    busy.parent.mkdir()
+    place = {"python": sys.executable, "sbatch": shutil.which("sbatch"), "folder": str(tmp_path)}
+    busy.write_text(BUSY.format(**place))
+    busy.chmod(0o755)
+    notebook.succeed(f"import os\nos.environ['PATH'] = '{busy.parent}:' + os.environ['PATH']")
+    cell = notebook.start("%%sky --provider slurm --nodes 1 --plugin none\npass")
+    until((tmp_path / "told").exists)
+    notebook.interrupt()
+    (tmp_path / "answers").touch()
+    assert "was stopped; nothing is left running" in notebook.finish(cell).sentence
+    until(lambda: (tmp_path / "said").exists() and (tmp_path / "said").read_text())
+    assert not queue()
+    assert not registry.rows()
 
 
 TASK = """\
