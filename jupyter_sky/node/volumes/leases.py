@@ -30,6 +30,19 @@ def break_time() -> float:
         return 45.0
 
 
+def is_being_written(fd: int) -> bool:
+    """Return whether somebody may have the file of a descriptor, which only reads, open to write.
+
+    A map of its content counts as well.
+    """
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError:  # or its file system does not support leases, and nobody knows
+        return True
+    return False
+
+
 class Leases:
     """The leases that this process holds.
 

@@ -16,6 +16,7 @@ from jupyter_sky.formatting import format_list
 from jupyter_sky.node.volumes.bucket import BucketError, Listed
 from jupyter_sky.node.volumes.fetching import Fetcher
 from jupyter_sky.node.volumes.lacking import is_mixed
+from jupyter_sky.node.volumes.leases import is_being_written
 from jupyter_sky.node.volumes.tree import Tree
 from jupyter_sky.node.volumes.walking import links_of
 from jupyter_sky.transport.volumes.requests import MARKER, WrittenVolume
@@ -251,6 +252,7 @@ def _write(tree: Tree, fetcher: Fetcher, attempts: int, name: str) -> tuple[int,
     for _ in range(attempts):
         try:
             before = path.lstat()
+            _let_changes_show(path)
             tree.bucket.write(name, path)
             if tree.is_written(name, before, _listed(tree, name, before)):
                 return before.st_size, ""
@@ -265,6 +267,19 @@ def _write(tree: Tree, fetcher: Fetcher, attempts: int, name: str) -> tuple[int,
         if (entry := tree.entries.get(name)) and entry.mark:
             entry.mark = (*entry.mark[:2], 0)
     return 0, _STILL_WRITTEN
+
+
+def _let_changes_show(path: Path) -> None:
+    """Have each later change through a memory map show in the times of a file.
+
+    Linux notes the first change of a page alone, until the page is on the disk.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        if is_being_written(fd):  # or a large file would wait for the disk for nothing
+            os.fdatasync(fd)
+    finally:
+        os.close(fd)
 
 
 def _listed(tree: Tree, name: str, written: os.stat_result) -> Listed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import mmap
 import shutil
 import threading
 import time
@@ -410,3 +411,23 @@ def test_a_file_that_changes_while_it_is_uploaded_waits_for_the_next_round(
         [written] = asked[-1].result()["volumes"]
         assert (written["left"], written["trouble"]) == (["late"], "it is still being written")
         assert bucket.asked.count(put) == 1
+
+
+def test_changes_through_a_memory_map_are_written_each_time(
+    bucket: Buckets, keeper: Keeper
+) -> None:
+    assert keeper.mount("s3://photos/d") == ""
+    table = keeper.data / "table"
+    table.write_bytes(bytes(mmap.PAGESIZE))
+    with table.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        as_made = table.stat().st_mtime_ns
+        until(lambda: time.time_ns() > as_made + 10**8)  # than which clocks of disks are finer
+        content[:5] = b"maybe"
+        if table.stat().st_mtime_ns == as_made:
+            pytest.skip("this file system does not note changes through maps, such as tmpfs")
+        for word in (b"first", b"later"):
+            content[:5] = word
+            [written] = keeper.ask("write_back")["volumes"]
+            assert (written["files"], written["trouble"]) == (1, "")
+            assert bucket.get("d/table")[:5] == word
+        assert keeper.ask("write_back")["volumes"][0]["files"] == 0
