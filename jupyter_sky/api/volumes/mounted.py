@@ -47,12 +47,20 @@ class MountedVolume:
 
         Raises
         ------
+        UsageError
+            If one leads elsewhere, or no file matches it.
         SkyError
             If a file cannot be fetched.
         """
-        trouble = self._ask(op="fetch", path=self.path, patterns=list(patterns))["trouble"]
-        if trouble:
-            raise SkyError(f"{self.url}: {trouble}.")
+        own = [*self._own_names(patterns).values()]
+        answer = self._ask(op="fetch", path=self.path, patterns=[] if "." in own else own)
+        if missing := answer["missing"]:
+            raise UsageError(
+                f"no file of {self.path} matches {missing[0]}: name files or folders that are "
+                "there, or none to fetch everything; `refresh()` shows what is new in the bucket."
+            )
+        if answer["trouble"]:
+            raise SkyError(f"{self.url}: {answer['trouble']}.")
 
     def refresh(self) -> None:
         """Show what others have written to the bucket since it was mounted or refreshed.
@@ -81,9 +89,7 @@ class MountedVolume:
         NotUploaded
             If some files cannot be written back; they stay on the node.
         """
-        own = {name: _name_in(self.path, Path(self.path, name)) for name in names}
-        if outside := [name for name, within in own.items() if within is None]:
-            raise UsageError(f"{outside[0]} is not in {self.path}: name files or folders in it.")
+        own = self._own_names(names)
         missing = [name for name in names if not Path(self.path, name).exists()]
         # Other ranks that call this, too, may have it on their nodes, or write it just now.
         is_alone = (info := instance_info()) is not None and info.world_size == 1
@@ -98,7 +104,14 @@ class MountedVolume:
                 "from here.",
                 stacklevel=2,
             )
-        self._write_back([] if "." in own.values() else list(filter(None, own.values())))
+        self._write_back([] if "." in own.values() else list(own.values()))
+
+    def _own_names(self, names: Collection[str]) -> dict[str, str]:
+        """Return what the volume calls these files, folders or patterns."""
+        own = {name: _name_in(self.path, Path(self.path, name)) for name in names}
+        if outside := [name for name, within in own.items() if within is None]:
+            raise UsageError(f"{outside[0]} is not in {self.path}: name files or folders in it.")
+        return {name: within for name, within in own.items() if within is not None}
 
     def _write_back(self, names: Collection[str], gone: Collection[str] = ()) -> None:
         asked = {"path": self.path, "names": [*names], "gone": [*gone]}

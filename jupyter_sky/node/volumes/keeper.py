@@ -86,7 +86,7 @@ class Keeper:
             case "state":
                 return {"volumes": [_state(tree) for tree in self._trees]}
             case "fetch":
-                return {"trouble": self.fetch(request["path"], request["patterns"])}
+                return self.fetch(request["path"], request["patterns"])
             case "fetch_file":
                 return {"trouble": self.fetch_file(request["path"], request["name"])}
             case "replace_file":
@@ -209,12 +209,16 @@ class Keeper:
     def _trees_at(self, path: str) -> list[Tree]:
         return [each for each in self._trees if str(each.path) == path]
 
-    def fetch(self, path: str, patterns: list[str]) -> str:
-        """Fetch files whose names match, and wait for them."""
+    def fetch(self, path: str, patterns: list[str]) -> dict[str, Any]:
+        """Fetch files whose names match, and wait for them, if there are some for each pattern."""
         tree = self._tree(path)
         if tree is None:
-            return f"{path} is no volume"
-        return self._fetch_all(tree, patterns)
+            return {"trouble": f"{path} is no volume", "missing": []}
+        with tree.lock:
+            missing = _without_file(patterns, [*tree.entries])
+        if missing and (missing := _without_file(missing, tree.changed())):
+            return {"trouble": "", "missing": missing}
+        return {"trouble": self._fetch_all(tree, patterns), "missing": []}
 
     def fetch_file(self, path: str, name: str) -> str:
         """Fetch one file, and wait for it."""
@@ -279,7 +283,12 @@ def _matches(name: str, patterns: list[str] | None) -> bool:
         return True
     from fnmatch import fnmatchcase
 
-    return any(fnmatchcase(name, each) or name.startswith(f"{each}/") for each in patterns)
+    return any(fnmatchcase(name, each) or f"{name}/".startswith(f"{each}/") for each in patterns)
+
+
+def _without_file(patterns: list[str], names: Sequence[str]) -> list[str]:
+    """Return the patterns that none of these names matches."""
+    return [each for each in patterns if not any(_matches(name, [each]) for name in names)]
 
 
 def _left_out(tree: Tree) -> str:

@@ -95,7 +95,7 @@ def test_a_program_does_not_wait_for_what_is_fetched_ahead(
         assert _cat(other / "asked").communicate(timeout=20)[0] == b"y" * 10_000
         assert not ahead.done()
         held.clear()
-        assert ahead.result() == {"trouble": ""}
+        assert ahead.result()["trouble"] == ""
 
 
 def test_a_program_waits_though_it_limits_what_its_sockets_take(
@@ -133,7 +133,7 @@ def test_a_program_that_waits_no_longer_leaves_the_fetch_of_others(
         until(lambda: (keeper.data / "large").stat().st_mode & ABSENT)
         assert _cat(keeper.data / "large").communicate()[0] == b""
         held.clear()
-        assert fetched.result() == {"trouble": ""}
+        assert fetched.result()["trouble"] == ""
         assert (keeper.data / "large").read_bytes() == LARGE
 
 
