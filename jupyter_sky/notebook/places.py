@@ -16,7 +16,7 @@ from jupyter_sky.notebook.cluster_factory import ClusterPlace
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.choice import Selection, in_order
-from jupyter_sky.providers.cloud import Stoppable
+from jupyter_sky.providers.cloud import Queueing, Stoppable
 from jupyter_sky.providers.ssh.connection.targets import parse
 
 _LONGER = {"local": "c.Sky.grace = '8h'", "aws": "c.Sky.aws = {'grace': 28800}"}
@@ -149,20 +149,30 @@ def _cost(price: float | None) -> str:
 
 
 def without_nodes(
-    options: CellOptions, hosts: tuple[str, ...], nodes: int, lost: Collection[str]
+    options: CellOptions, hosts: tuple[str, ...], cluster: Cluster, lost: Collection[str]
 ) -> CellOptions | None:
-    """Return the options of a cluster without some of its nodes; ``None`` if none is left.
+    """Return the options of a lost cluster without some of its nodes.
 
     Parameters
     ----------
     options
         The options that it was started with.
-    hosts, nodes
-        The named hosts, and the number of nodes.
+    hosts
+        The named hosts.
+    cluster
+        The cluster.
     lost
         The nodes to leave out.
+
+    Returns
+    -------
+    CellOptions or None
+        ``None`` if no node is left, or if a queue would have given others in their place.
     """
+    if isinstance(cluster.provider, Queueing) and cluster.provider.gives_any_nodes:
+        return None
     if not hosts:
+        nodes = len(cluster.state.nodes)
         return replace(options, nodes=nodes - len(lost)) if nodes > len(lost) > 0 else None
     named = {host: parse([host])[0] for host in hosts}
     left = tuple(host for host, at in named.items() if not {at.name, str(at)} & {*lost})

@@ -220,11 +220,11 @@ class Session:
         try:
             cluster = self._start(name, [rest], price)
         except SkyError as error:
-            hosts = self.settings.expand_groups(options.hosts)
-            left = without_nodes(rest, hosts, len(cluster.state.nodes), lost)
+            left = without_nodes(rest, self.settings.expand_groups(options.hosts), cluster, lost)
             if left is None or isinstance(error, UsageError):
                 raise
-            print(f"{name}: {error} It goes on without {format_list(sorted(lost))}.")
+            said = str(error).rstrip(".")
+            print(f"{name}: {said}. It goes on without {format_list(sorted(lost))}.")
             cluster = self._start(name, [left], price)
         self.started[name] = asked = replace(self.started[name], max_cost=options.max_cost)
         row_updates.record_limit(cluster.id, rest.max_cost)

@@ -94,7 +94,15 @@ class Queueing(CloudProvider, Protocol):
 
     Its `launch` continues what another kernel began for a cluster of the same id, if it still
     matches, and cancels it otherwise.
+
+    Attributes
+    ----------
+    gives_any_nodes
+        Whether nodes come from the queue, which gives others in place of lost ones.
     """
+
+    @property
+    def gives_any_nodes(self) -> bool: ...
 
     async def is_queued(self, identity: str) -> bool:
         """Return whether a cluster waits in the queue, or its nodes wait for the notebook.

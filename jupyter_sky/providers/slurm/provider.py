@@ -119,6 +119,11 @@ class Slurm:
         """Whether nodes get an environment, since a notebook elsewhere cannot share its own."""
         return bool(self.login) and self.python is None and not self._request().has_python
 
+    @property
+    def gives_any_nodes(self) -> bool:
+        """Whether nodes come from the queue, and are not those of the notebook's own job."""
+        return self._own_job() is None
+
     def check(self, spec: ClusterSpec, preload: Sequence[str], present: int = 0) -> tuple[str, ...]:
         """Refuse if Slurm's commands are missing, or the own job has too little."""
         if spec.volumes or spec.image.bootstrap or spec.image.apt:

@@ -248,6 +248,27 @@ def test_a_cell_in_the_background_waits_in_the_queue_and_the_notebook_does_not(
     until(lambda: not queue())
 
 
+def test_a_job_that_is_cancelled_in_the_queue_ends_further_attempts(
+    notebook: LiveNotebook,
+) -> None:
+    line = "%%sky --provider slurm --nodes 2 --plugin none --retry 3"
+    cell = notebook.start(f"{line}\nimport time\nprint('begun')\ntime.sleep(600)")
+    notebook.until(cell, lambda cell: "begun" in cell.stdout)
+    other = submit_other("--nodes=2", "--exclusive")
+    try:
+        [row] = registry.rows()
+        subprocess.run(["scancel", row.machines[0]["id"]], check=True)
+        notebook.until(cell, lambda cell: "is pending" in str(cell.shown))
+        [job] = [each for each in pending().split() if each != other]
+        subprocess.run(["scancel", job], check=True)
+        sentence = notebook.finish(cell).sentence
+        assert f"job {job} was cancelled while it waited" in sentence
+        assert "goes on without" not in cell.stdout
+        assert "sky-queue" not in queue()
+    finally:
+        subprocess.run(["scancel", other], check=True)
+
+
 GREET = """\
 %%sky{options} --plugin none --pip {package} --background
 import {package}
