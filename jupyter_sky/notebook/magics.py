@@ -29,7 +29,7 @@ from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.parser import HelpRequested
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.profiling.recorded import wanted_records
-from jupyter_sky.notebook.project.volumes import say_written_back
+from jupyter_sky.notebook.project.volumes import say_written_back, still_written
 from jupyter_sky.notebook.project.workdir import Workdirs, say_written
 from jupyter_sky.notebook.scripts.run import find_folder, run_shell_cell
 from jupyter_sky.notebook.session import Session
@@ -143,7 +143,10 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             work.bind(cluster, run, run.values())
         except Interrupted as stop:
             is_stopped = True
-            stop.args = (f"{stop} {not_brought(cluster, options.out)}".rstrip(),)
+            more = [not_brought(cluster, options.out)]
+            if cluster.alive and run.finished:
+                more.append(still_written(cluster))
+            stop.args = (" ".join([str(stop), *filter(None, more)]),)
             raise
         except RemoteError as error:
             asked_by = dict.fromkeys(options.out, "--out")

@@ -158,7 +158,11 @@ def wait_for(future: concurrent.futures.Future[Any], timeout: float | None = Non
         concurrent.futures.wait({future}, min(_SLICE, left))
 
 
-def wait_with_cleanup(coroutine: Coroutine[Any, Any, T], undo: Undo | None = None) -> T:
+def wait_with_cleanup(
+    coroutine: Coroutine[Any, Any, T],
+    undo: Undo | None = None,
+    tick: Callable[[], object] = lambda: None,
+) -> T:
     """Run ``coroutine`` and wait for it; Ctrl-C cancels it and waits for its clean-up.
 
     Parameters
@@ -168,6 +172,8 @@ def wait_with_cleanup(coroutine: Coroutine[Any, Any, T], undo: Undo | None = Non
     undo
         What also belongs to its clean-up; not where it fails. Ctrl-C can come when it has succeeded
         at that moment: the caller never hears of that, so it has to be undone.
+    tick
+        Called meanwhile, as by `wait`.
 
     Raises
     ------
@@ -178,7 +184,7 @@ def wait_with_cleanup(coroutine: Coroutine[Any, Any, T], undo: Undo | None = Non
     """
     work = _CancelledOnce(coroutine, undo)
     try:
-        return wait(work.result())
+        return wait(work.result(), tick)
     except BaseException:
         try:
             trouble = wait(work.stop())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from jupyter_sky.cluster.control.attention import kept_up
@@ -61,13 +61,17 @@ class Mounts:
         controller.spec = replace(controller.spec, volumes=every)
         call(renewal.begin, controller, at)
 
-    def write_back(self, first: int = 0) -> tuple[list[str], list[str]]:
+    def write_back(
+        self, first: int = 0, tick: Callable[[], object] = lambda: None
+    ) -> tuple[list[str], list[str]]:
         """Write back what ranks have written.
 
         Parameters
         ----------
         first
             The first node whose agent writes; an agent of earlier nodes as well does not.
+        tick
+            Called twice a second meanwhile, in this thread.
 
         Returns
         -------
@@ -88,7 +92,7 @@ class Mounts:
             async with kept_up(controller):
                 return await mount.write_back(there)
 
-        said, unanswered = wait_with_cleanup(write())
+        said, unanswered = wait_with_cleanup(write(), tick=tick)
         written, troubles = mount.sentences(said)
         return written, [*troubles, *unanswered]
 

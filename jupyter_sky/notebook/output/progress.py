@@ -28,6 +28,11 @@ class NoticeLine:
         self._title = title
         self._line: ProgressLine | None = None
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether there has been a notice."""
+        return self._line is not None
+
     def update(self, text: str | Preparation) -> None:
         """Replace the text of the line."""
         if self._line is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -25,6 +26,8 @@ Unwritten = Literal["keep", "tell", "discard"]
 """What to do about files that rented machines alone have when they are to be given back: keep the
 machines, tell the user and end them, or not even try to write the files back.
 """
+
+_LONG = 1.0  # seconds for which it is not mentioned that files are being written back
 
 
 def add_volumes(
@@ -63,16 +66,49 @@ def say_written_back(shell: InteractiveShell, cluster: Cluster, keeps: bool = Fa
     ----------
     keeps
         Whether to refuse as `keep_unwritten` does.
+
+    Raises
+    ------
+    Interrupted
+        If the user does not wait for it.
     """
     if not cluster.mounts.volumes:
         return
-    written, troubles = cluster.mounts.write_back()
+    line, begun, places = NoticeLine(shell, cluster.name), time.monotonic(), _written_to(cluster)
+
+    def show(text: str) -> None:
+        with contextlib.suppress(OSError):  # as in `say_troubles`
+            line.update(text)
+
+    def show_wait() -> None:
+        if places and time.monotonic() - begun > _LONG:
+            show(f"writing back to {places}")
+
+    try:
+        written, troubles = cluster.mounts.write_back(tick=show_wait)
+    except KeyboardInterrupt:
+        raise Interrupted(f"the cell was stopped. {still_written(cluster)}".rstrip()) from None
+    if written:
+        show("; ".join(written))
+    elif line.is_shown:  # what was written meanwhile, others were told
+        show(f"{'not everything' if troubles else 'everything'} is written back to {places}")
     if keeps:
         _refuse_to_lose(cluster, troubles)
-    if written:
-        with contextlib.suppress(OSError):  # as in `say_troubles`
-            NoticeLine(shell, cluster.name).update("; ".join(written))
     say_troubles(cluster.name, [*troubles, *cluster.mounts.lost()])
+
+
+def still_written(cluster: Cluster) -> str:
+    """Say where files may still go that nobody waits for; empty if none are written back."""
+    if not (places := _written_to(cluster)):
+        return ""
+    return (
+        f"Files of ranks may still be on their way to {places}: the next cell or "
+        f"`%sky down {cluster.name}` waits for them."
+    )
+
+
+def _written_to(cluster: Cluster) -> str:
+    return format_list([each.url for each in cluster.mounts.volumes if not each.read_only])
 
 
 def say_troubles(name: str, troubles: Sequence[str]) -> None:

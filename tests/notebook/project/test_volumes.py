@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
@@ -27,11 +28,14 @@ from jupyter_sky.cluster.volumes import mount, unattached
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
 from jupyter_sky.notebook import cli
 from jupyter_sky.notebook.project import volumes
+from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.providers.local import Local
 from tests import waiting
 from tests.lab.buckets import SECRET, Buckets, serving
+from tests.node.volumes.conftest import holding
 from tests.notebook.conftest import Notebook
 from tests.notebook.kernels import LiveNotebook
+from tests.paths import ROOT
 
 BIG = bytes(range(256)) * 40_000  # more than is fetched at a time
 
@@ -442,7 +446,7 @@ def test_stop_while_files_are_written_back_says_that_the_cluster_is_up(
 ) -> None:
     data = tmp_path / "data"
 
-    def write_back(mounts: Mounts) -> None:
+    def write_back(mounts: Mounts, tick: Callable[[], object]) -> None:
         raise KeyboardInterrupt
 
     notebook.run(f"%sky up --cluster train --nodes 1 --volume s3://photos/2024:{data}")
@@ -454,6 +458,38 @@ def test_stop_while_files_are_written_back_says_that_the_cluster_is_up(
     assert "train: ended" in notebook.run("%sky down --discard train")
 
 
+def test_a_long_way_back_is_shown_and_goes_on_where_nobody_waits(
+    photos: Buckets, tmp_path: Path
+) -> None:
+    held, data = threading.Event(), tmp_path / "data"
+    with holding(photos.address, held) as address:
+        env = {"PYTHONPATH": str(ROOT), "AWS_ENDPOINT_URL": address}
+        notebook = LiveNotebook(tmp_path / "slow.ipynb", **env)
+        try:
+            notebook.succeed("%load_ext jupyter_sky")
+            up = "%sky up --cluster slow --nodes 1 --plugin none --volume s3://photos/2024"
+            notebook.succeed(f"{up}:{data}")
+            held.set()
+            cell = notebook.start(f"%%sky\nwritten = open('{data}/new.txt', 'w').write('new')")
+            shown = "slow: writing back to s3://photos/2024"
+            notebook.until(cell, lambda cell: shown in cell.shown)
+            notebook.interrupt()
+            sentence = notebook.finish(cell).sentence
+            assert "Files of ranks may still be on their way to s3://photos/2024: the" in sentence
+            assert "the next cell or `%sky down slow` waits for them." in sentence
+            ending = notebook.start("%sky down slow")
+            notebook.until(ending, lambda cell: shown in cell.shown)
+            held.clear()
+            assert "slow: ended" in notebook.finish(ending).stdout
+            # The answer to whoever waits no longer says what was written, or the next one.
+            ends = ("everything is written back to s3://photos/2024", "wrote 1 file, 3 B, to s3")
+            assert ending.shown[0].removeprefix("slow: ").startswith(ends)
+            assert photos.get("2024/new.txt") == b"new"
+        finally:
+            held.clear()
+            notebook.close()
+
+
 def test_what_nobody_can_be_told_keeps_no_cluster_from_being_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -463,9 +499,9 @@ def test_what_nobody_can_be_told_keeps_no_cluster_from_being_ended(
         def write(self, text: str) -> int:
             raise BrokenPipeError(32, "Broken pipe")
 
-    mounts = SimpleNamespace(
-        volumes=["/data"], write_back=lambda: (["1 file"], ["2 are not"]), lost=list
-    )
+    volume = Volume.parse("s3://photos/2024:/data")
+    answer = ["1 file"], ["2 are not"]
+    mounts = SimpleNamespace(volumes=[volume], write_back=lambda tick: answer, lost=list)
     cluster: Any = SimpleNamespace(name="rented", mounts=mounts)
     monkeypatch.setattr(sys, "stderr", Closed())
     volumes.say_written_back(cast(InteractiveShell, None), cluster)
