@@ -352,6 +352,7 @@ class Controller(ConnectionListener):
         """Mark the cluster as lost, tell the listener why, and add no nodes to it any more."""
         self.state = replace(self.state, phase=ClusterPhase.LOST)
         self.loss = ClusterLost(reason, nodes, then)
+        self._links.end(reason)
         self.loss_is_told = self.listener.on_end(self.loss)
         if self.repair:
             self.repair.cancel()

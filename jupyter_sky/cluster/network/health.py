@@ -115,6 +115,11 @@ class LinkMonitor:
             more = f"; {note}" if (note := self.note) else ""
             self._notify(f"connected to {connection.name} again after {seconds:.0f} s{more}")
 
+    def end(self, reason: str) -> None:
+        """Report why the cluster is lost, in place of what was said of its links."""
+        if self._reported:
+            self._notify(reason.rstrip("."))
+
     async def _watch_broken(self, connection: Connection) -> None:
         """Report a link that stays broken, and whether its peers reach the node."""
         since = connection.broken_since

@@ -71,6 +71,8 @@ def test_of_a_node_that_is_gone_nothing_is_said_to_go_on(monkeypatch: pytest.Mon
         assert (await told.get()).startswith("no connection to n2 since")
         node.is_over = True
         assert monitor.note == ""
+        monitor.end("cluster train is lost: the agent of n2 ended.")
+        assert await told.get() == "cluster train is lost: the agent of n2 ended"
         watching[0].cancel()
 
     asyncio.run(break_link())
