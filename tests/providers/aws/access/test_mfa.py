@@ -5,13 +5,17 @@ from __future__ import annotations
 import getpass
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.sessions import mfa
+from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.tasks import blocking
 from tests.providers.aws.stand_in.account import Account
+from tests.waiting import until
 
 CONFIG = """
 [profile base]
@@ -45,6 +49,29 @@ def test_a_code_is_asked_for_once(account: Account, asked: list[str], tmp_path: 
     shutil.rmtree(tmp_path / ".aws")
     with mfa.without_questions(), pytest.raises(SkyError, match="the code of your device is need"):
         Clients("us-east-1", "work").ask_user()
+    assert len(asked) == 1
+
+
+def test_stop_at_the_question_ends_it(
+    account: Account, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(text: str) -> NoReturn:
+        asked.append(text)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(getpass, "getpass", stop)
+    errors: list[SkyError] = []
+
+    async def use() -> None:
+        try:
+            await blocking(lambda: Clients("us-east-1", "work").ask_user())
+        except SkyError as error:
+            errors.append(error)
+
+    with pytest.raises(KeyboardInterrupt):
+        event_loop.wait_uninterrupted(use())
+    until(lambda: errors)
+    assert "the code of your device was not given" in str(errors[0])
     assert len(asked) == 1
 
 
