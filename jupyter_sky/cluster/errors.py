@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
@@ -46,7 +45,9 @@ class Failure:
     @property
     def signature(self) -> tuple[Any, ...]:
         """A key that is equal for ranks that failed in the same way."""
-        return self.error["type"], self.error["text"], *map(_likeness, self.chain)
+        # The errors of a group are in the order in which tasks ended, which is chance.
+        chain = sorted(map(_likeness, self.chain), key=repr)
+        return self.error["type"], self.error["text"], *chain
 
     @property
     def chain(self) -> list[ChainedError]:
@@ -342,9 +343,8 @@ def _apart(failure: Failure, first: Failure) -> str:
         return ": ".join(filter(None, said))
     other = failure.chain[0]
     if (kind, text) == (first.error["type"], first.error["text"]):
-        pairs = zip_longest(failure.chain, map(_likeness, first.chain))
-        others = (each for each, known in pairs if each and _likeness(each) != known)
-        other = next(others, other)
+        known = [_likeness(each) for each in first.chain]
+        other = next((each for each in failure.chain if _likeness(each) not in known), other)
         said = [other["type"], other["text"]]
     place = f"{other['place']}, line {other['line']}" if other["place"] else ""
     beside = "; ".join(filter(None, [*other["notes"], place]))

@@ -133,6 +133,25 @@ def test_errors_that_differ_in_their_causes_or_lines_are_told_apart(
         assert line.startswith(start) and line.endswith(where)
 
 
+def test_the_order_in_which_tasks_have_failed_does_not_tell_errors_apart(cells) -> None:
+    code = (
+        "async def load():\n"
+        "    raise ConnectionError('proxy')\n"
+        "async def label():\n"
+        "    raise KeyError('label')\n"
+        "errors = []\n"
+        "for task in [load, label][:: 1 if rank else -1]:\n"
+        "    try:\n"
+        "        await task()\n"
+        "    except Exception as error:\n"
+        "        errors.append(error)\n"
+        "raise ExceptionGroup('tasks', errors)"
+    )
+    failures = _failures(cells, code)
+    assert failures[0].chain != failures[1].chain
+    assert remote_error(failures).__notes__ == ["on ranks 0-2 (node 0, node 1, node 2)"]
+
+
 def test_numbers_in_a_cause_do_not_tell_errors_apart(cells) -> None:
     code = (
         "class Peer: pass\n"

@@ -274,6 +274,31 @@ def test_post_mortem_of_pdb_looks_at_the_error_that_is_handled(
     assert "went on\n" in cell.stdout
 
 
+def test_post_mortem_of_pdb_leaves_the_debugger_of_the_cell_as_it_is(pair: LiveNotebook) -> None:
+    cell = talk(
+        pair,
+        "%%sky --ranks 0\n"
+        "import pdb\n"
+        "breakpoint()\n"
+        "try:\n"
+        "    1 / 0\n"
+        "except ZeroDivisionError:\n"
+        "    pdb.post_mortem()\n"
+        "total = 1\n"
+        "total += 1\n"
+        "print('went on')",
+        *_TO_NEXT_LINE,
+        "b 9",
+        "c",
+        "q",
+        "p total",
+        "c",
+    )
+    assert cell.error is None, cell.traceback
+    assert "](9)<module>()\n-> total += 1\n1\n" in cell.stdout
+    assert cell.stdout.endswith("went on\n")
+
+
 def test_pm_of_pdb_says_where_errors_of_earlier_cells_are(pair: LiveNotebook) -> None:
     pair.run("%%sky --ranks 1\n1 / 0")
     cell = pair.run("%%sky --ranks 1\nimport pdb\npdb.pm()", keyboard=True)

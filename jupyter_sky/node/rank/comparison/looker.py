@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_some
 from jupyter_sky.node.rank.comparison import digests
 from jupyter_sky.node.rank.comparison.describe import describe
 from jupyter_sky.node.rank.comparison.parts import (
@@ -115,7 +116,13 @@ class Looker:
             case "digests":
                 self._seen = {}
                 wanted = [*names, *([RANDOM] if command["random"] else [])]
-                answer["names"] = [self._digest(name) for name in wanted if self._has(name)]
+                try:
+                    answer["names"] = [self._digest(name) for name in wanted if self._has(name)]
+                except TakesTooLong:
+                    raise SkyError(
+                        f"{format_some(wanted, 3)} in {WITHIN:.0f} seconds: ask for fewer names, "
+                        "or give a part of one a name, and compare that"
+                    ) from None
             case "parts":
                 seen = self._parts_of(names[0])
                 answer["parts"] = seen[command["start"] :][:PARTS]
@@ -151,10 +158,8 @@ class Looker:
     def _digest(self, name: str) -> SeenName:
         try:
             seen = self._parts_of(name)
-        except TakesTooLong:
-            raise SkyError(
-                f"{name} in {WITHIN:.0f} seconds: give a part of it a name, and compare that"
-            ) from None
+        except TakesTooLong:  # for all that is asked for together
+            raise
         except Exception as error:  # of any kind: the value says itself what it consists of
             raise SkyError(f"{name}: {type(error).__name__}: {error}") from error
         whole = describe(name, self._value(name))

@@ -194,8 +194,7 @@ class RankDebugger:
             error = sys.exc_info()[1] if t is None else t
             if error is None or getattr(error, "__traceback__", error) is None:
                 raise ValueError("post_mortem() needs an error: call it where one is handled")
-            if self._can_ask(sys._getframe(1), "post_mortem"):
-                self._debugger().look_at(error)
+            self._look_at(error, sys._getframe(1), "post_mortem")
 
         @functools.wraps(pdb.pm)
         def pm() -> None:
@@ -206,14 +205,24 @@ class RankDebugger:
                     "the one that failed again, and then %debug in a cell of its own, without "
                     "%%sky."
                 )
-            if self._can_ask(sys._getframe(1), "pm"):
-                self._debugger().look_at(error)
+            self._look_at(error, sys._getframe(1), "pm")
 
         pdb.post_mortem, pdb.pm = post_mortem, pm
 
     def _stop_at(self, frame: FrameType, name: str) -> None:
         if self._can_ask(frame, name):
             self._debugger().stop_at(frame)
+
+    def _look_at(self, error: BaseException | TracebackType, frame: FrameType, name: str) -> None:
+        if not self._can_ask(frame, name):
+            return
+        # A debugger of its own, as pdb's own functions have: the cell's may be tracing the cell.
+        tracer = sys.gettrace()
+        sys.settrace(None)
+        try:
+            RankPdb(self._keyboard).look_at(error)
+        finally:
+            sys.settrace(tracer)
 
     def _can_ask(self, frame: FrameType, name: str) -> bool:
         """Return whether the user can be asked; report it if nobody is there."""

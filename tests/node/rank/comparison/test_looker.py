@@ -77,8 +77,8 @@ def test_what_takes_too_long_has_no_digest(monkeypatch: pytest.MonkeyPatch) -> N
         "number": True,
     }
     assert answer["trouble"] == ""
-    rank.ask("digests", "endless")
-    assert rank.answer()["trouble"].startswith("endless in 0 seconds: give a part of it a name")
+    rank.ask("digests", "endless", "number")
+    assert rank.answer()["trouble"].startswith("endless, number in 0 seconds: ask for fewer ")
 
 
 def test_a_question_does_not_wait_for_the_answer_to_another() -> None:
