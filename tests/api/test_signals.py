@@ -46,6 +46,22 @@ _CALLS = {
 }
 
 
+_ENDING = """
+import asyncio, pathlib, sys
+from jupyter_sky.cluster.control.signals import as_interrupt
+from jupyter_sky.transport import event_loop
+
+async def end():
+    print("ending", flush=True)
+    while not pathlib.Path(sys.argv[1], "go on").exists():
+        await asyncio.sleep(0.01)
+    pathlib.Path(sys.argv[1], "ended").touch()
+
+with as_interrupt():
+    event_loop.wait_uninterrupted(end())
+"""
+
+
 def _begin(code: str, folder: Path) -> subprocess.Popen[str]:
     script = folder / "script.py"
     script.write_text(_SCRIPT + code)
@@ -70,6 +86,23 @@ def test_a_signal_ends_the_pool_before_its_script(
     assert registry.rows() == []
     if how == "@":
         assert {each.name for each in tmp_path.iterdir()} == {"0", "1", "script.py"}, err
+
+
+def test_a_signal_while_the_pool_ends_lets_it_end(tmp_path: Path) -> None:
+    script = subprocess.Popen(
+        [sys.executable, "-c", _ENDING, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert script.stdout and script.stdout.readline() == "ending\n"
+    script.send_signal(signal.SIGTERM)
+    assert script.stderr and "waiting until what was stopped is ended" in script.stderr.readline()
+    (tmp_path / "go on").touch()
+    _, err = script.communicate(timeout=PATIENCE)
+    assert script.returncode == -signal.SIGTERM, err
+    assert (tmp_path / "ended").exists()
 
 
 def test_a_script_that_goes_on_after_a_signal_is_ended_by_the_next(tmp_path: Path) -> None:
@@ -121,12 +154,18 @@ def test_a_forked_child_ends_at_once() -> None:
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with as_interrupt():
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    signal.raise_signal(signal.SIGTERM)
-                finally:
-                    os._exit(1)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+            assert _exit_code_of_child() == -signal.SIGTERM
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            assert _exit_code_of_child() == 1, "the user's own handler counts there, too"
     finally:
         signal.signal(signal.SIGTERM, usual)
+
+
+def _exit_code_of_child() -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

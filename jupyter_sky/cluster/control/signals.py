@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from jupyter_sky.transport import event_loop
+
 _NAMES = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 
 _ONCE = 1.0
 """Seconds in which a signal counts once: ``timeout`` sends it to a process, and to its group."""
 
-_set: set[signal.Signals] = set()
-"""The signals that are heard now."""
+_set: dict[signal.Signals, Any] = {}
+"""The handlers of the signals that are heard now."""
 
 
 @contextlib.contextmanager
@@ -50,14 +52,16 @@ def as_interrupt(is_heard_again: Callable[[], bool] = lambda: False) -> Iterator
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             before[number] = signal.signal(number, interrupt)
-            _set.add(number)
+            _set[number] = interrupt
     try:
         yield
     finally:
+        if came:  # also where it came while something was ended, which goes on
+            event_loop.finish()
         # A generator that nobody refers to any more may end in any thread.
         if threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
-                _set.discard(number)
+                _set.pop(number, None)
                 if signal.getsignal(number) is interrupt:  # else the user has set another one
                     signal.signal(number, handler)
         if came:
@@ -66,8 +70,9 @@ def as_interrupt(is_heard_again: Callable[[], bool] = lambda: False) -> Iterator
 
 def _forget() -> None:
     # A forked child has nothing to end, and those that end it expect no `KeyboardInterrupt`.
-    for number in _set:
-        signal.signal(number, signal.SIG_DFL)
+    for number, handler in _set.items():
+        if signal.getsignal(number) is handler:  # else the user has set another one
+            signal.signal(number, signal.SIG_DFL)
     _set.clear()
 
 
