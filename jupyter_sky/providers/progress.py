@@ -58,7 +58,8 @@ class Rented(str):
     price
         Dollars an hour of all of them; ``None`` if that is not known.
     nodes, gpus
-        How many they are, and how many GPUs they have together.
+        How many they are, and how many GPUs they have together; 0 where those before were taken
+        back, and cost nothing.
     ends_within
         Seconds after which they have ended by themselves if nobody goes on with them.
     """

@@ -97,6 +97,8 @@ def test_what_takes_the_place_of_a_lost_node_costs_what_it_costs_more(
 
     class Provider:
         async def add_nodes(self, running: object, progress: Callable[[str], None]) -> None:
+            progress(Rented.of("1 × other", 50.0, 1, 0, 600.0))
+            progress(Rented.of("which AWS has taken back", None, 0, 0, 0.0))
             progress(rented)
             clock.time = lambda: time.time() + 3600
 

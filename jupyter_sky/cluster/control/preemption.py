@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.transport.protocol.events import Leaving
 
 _REPEAT_EVERY = 10  # seconds
+
+_ENDS_WITHIN = 60  # seconds from when a node was to end until it is silent
 
 _SPENT = "spent"
 _FATES = {"terminate": "taken away", "stop": "stopped", "hibernate": "put to sleep"}
@@ -47,13 +49,13 @@ class PreemptionMonitor:
     @property
     def note(self) -> str:
         """Describes which nodes will be taken away and when; empty if none."""
-        there = (each for each in self._leaving.items() if not each[0].is_over)
+        there = (each for each in self._leaving.items() if not each[0].is_over and _holds(each[1]))
         return "; ".join(_described(*each, self._cloud) for each in there)
 
-    def is_spent(self, connection: Connection) -> bool:
-        """Return whether a node has said that it ends because its money is spent."""
-        event = self._leaving.get(connection)
-        return event is not None and event.kind == _SPENT
+    def are_spent(self, connections: Iterable[Connection]) -> bool:
+        """Return whether all nodes have said that they end because the money is spent."""
+        said = [self._leaving.get(each) for each in connections]
+        return all(each and each.kind == _SPENT and _holds(each) for each in said)
 
     def on_leaving(self, connection: Connection, event: Leaving) -> None:
         """Handle that a node will be taken away: tell the user, and count the seconds down."""
@@ -71,6 +73,11 @@ class PreemptionMonitor:
             # A notebook updates the line that it shows; a terminal cannot, and gets further lines.
             if round(left) % _REPEAT_EVERY == 0:
                 self._notify(self.note)
+
+
+def _holds(event: Leaving) -> bool:
+    """Return whether a node may still leave so: one that is there long afterwards got more time."""
+    return event.at is None or event.at > time.time() - _ENDS_WITHIN
 
 
 def _described(connection: Connection, event: Leaving, cloud: str) -> str:

@@ -238,7 +238,7 @@ def record_agent_loss(controller: Controller, connection: Connection, runs: Sequ
     """
     if 0 in connection.ranks:
         controller.state = replace(controller.state, queue=())
-    is_spent = controller.preemptions.is_spent(connection)
+    is_spent = controller.preemptions.are_spent(controller.connections)
     if (_can_replace(controller) and not is_spent) or controller.formation.outdated:
         _record_lost_ranks(controller, connection)
         return not (controller.formation.outdated or controller.visits)
@@ -247,7 +247,7 @@ def record_agent_loss(controller: Controller, connection: Connection, runs: Sequ
         return False
     reason = f"is lost: {describe_loss(connection, ranks=connection.ranks)}"
     then = f"{RUN_AGAIN}{_advice(controller)}.{_rest(controller)}"
-    if is_spent:  # the other nodes end with it
+    if is_spent:
         reason = "has ended: its --max-cost is spent"
         then = f"{RUN_AGAIN}, which may cost as much once more."
     name = controller.spec.name

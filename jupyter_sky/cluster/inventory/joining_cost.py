@@ -46,7 +46,7 @@ class JoiningCost:
         self._running = running
         self._cost = cost
         self._progress = progress
-        self._rented: list[tuple[Rented, float]] = []
+        self._rented: tuple[Rented, float] | None = None
         # Lost nodes cost something until others have taken their places.
         self._counted = total_price(node.price for node in running.lost) or 0.0
 
@@ -55,26 +55,26 @@ class JoiningCost:
         try:
             return await provider.add_nodes(self._running, self._say)
         finally:
-            for rented, since in self._rented:
+            if self._rented:
+                rented, since = self._rented
                 self._cost.add(self._price(rented) * max(0.0, time.time() - since) / 3600)
 
     def record(self) -> None:
         """Record what they have cost until now."""
-        for rented, since in self._rented:
-            if self._price(rented):
-                with suppress(RegistryError):
-                    _record(self._running.identity, rented, self._price(rented), since)
+        if self._rented and (price := self._price(self._rented[0])):
+            with suppress(RegistryError):
+                _record(self._running.identity, *self._rented, price)
 
     def _say(self, said: str | Preparation) -> None:
-        if isinstance(said, Rented):
-            self._rented.append((said, time.time()))
+        if isinstance(said, Rented):  # instead of those before, which were taken back
+            self._rented = (said, time.time()) if said.nodes else None
         self._progress(said)
 
     def _price(self, rented: Rented) -> float:
         return max(0.0, (rented.price or 0.0) - self._counted)
 
 
-def _record(identity: str, rented: Rented, price: float, since: float) -> None:
+def _record(identity: str, rented: Rented, since: float, price: float) -> None:
     def decide(row: RegistryRow | None) -> RowChange | None:
         if row is None:
             return None

@@ -55,6 +55,10 @@ def record_rent(identity: str, rent: Rent, since: float) -> None:
 
 async def keep_rent(identity: str, rented: Rented, since: float) -> None:
     """Keep in the registry what machines cost that are no nodes yet, should this be killed."""
+    if not rented.nodes:
+        with contextlib.suppress(RegistryError):
+            await blocking(change, identity, {"rent": None})
+        return
     while True:
         until = time.time() + _SIGN_EVERY + rented.ends_within
         rent = Rent(rented.price, rented.nodes, rented.gpus, until)

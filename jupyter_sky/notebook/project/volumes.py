@@ -88,13 +88,16 @@ def say_written_back(shell: InteractiveShell, cluster: Cluster, keeps: bool = Fa
         written, troubles = cluster.mounts.write_back(tick=show_wait)
     except KeyboardInterrupt:
         raise Interrupted(f"the cell was stopped. {still_written(cluster)}".rstrip()) from None
+    lost = cluster.mounts.lost()
     if written:
         show("; ".join(written))
     elif line.is_shown:  # what was written meanwhile, others were told
-        show(f"{'not everything' if troubles else 'everything'} is written back to {places}")
+        show(
+            f"{'not everything' if troubles or lost else 'everything'} is written back to {places}"
+        )
     if keeps:
         _refuse_to_lose(cluster, troubles)
-    say_troubles(cluster.name, [*troubles, *cluster.mounts.lost()])
+    say_troubles(cluster.name, [*troubles, *lost])
 
 
 def still_written(cluster: Cluster) -> str:

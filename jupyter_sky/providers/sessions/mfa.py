@@ -73,8 +73,7 @@ def _ask(text: str) -> str:
     with _lock:
         try:
             return event_loop.call_in_waiting_thread(getpass.getpass, text)
+        except event_loop.QuestionStopped:
+            raise SkyError("the code of your device was not given.") from None
         except event_loop.NoWaitingThread:
-            # Other threads work for who does not wait any more, as after Ctrl-C at this question.
-            if threading.current_thread() is not threading.main_thread():
-                raise SkyError("the code of your device was not given.") from None
             return getpass.getpass(text)

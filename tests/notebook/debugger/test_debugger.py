@@ -274,7 +274,14 @@ def test_post_mortem_of_pdb_looks_at_the_error_that_is_handled(
     assert "went on\n" in cell.stdout
 
 
-def test_post_mortem_of_pdb_leaves_the_debugger_of_the_cell_as_it_is(pair: LiveNotebook) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [("b 8", "c", "q"), ("b 8", "c", "c"), ("until 7", "n", "q"), ("until 7", "n", "c")],
+    ids=" ".join,
+)
+def test_post_mortem_of_pdb_leaves_the_debugger_of_the_cell_as_it_is(
+    pair: LiveNotebook, words: tuple[str, ...]
+) -> None:
     cell = talk(
         pair,
         "%%sky --ranks 0\n"
@@ -285,17 +292,13 @@ def test_post_mortem_of_pdb_leaves_the_debugger_of_the_cell_as_it_is(pair: LiveN
         "except ZeroDivisionError:\n"
         "    pdb.post_mortem()\n"
         "total = 1\n"
-        "total += 1\n"
         "print('went on')",
         *_TO_NEXT_LINE,
-        "b 9",
-        "c",
-        "q",
-        "p total",
+        *words,
         "c",
     )
     assert cell.error is None, cell.traceback
-    assert "](9)<module>()\n-> total += 1\n1\n" in cell.stdout
+    assert "](8)<module>()\n-> total = 1\n" in cell.stdout
     assert cell.stdout.endswith("went on\n")
 
 

@@ -18,6 +18,7 @@ from jupyter_sky.node.rank.debugger.frames import release_frames
 from jupyter_sky.node.rank.debugger.holding import Holding
 from jupyter_sky.node.rank.debugger.keyboard import Keyboard, place
 from jupyter_sky.node.rank.debugger.rank_pdb import RankPdb, has_frames_of_user
+from jupyter_sky.node.rank.inspection.stacks import with_callers
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython.shell import RankShell
 from jupyter_sky.transport.protocol.debugging import AnswerCommand, HoldCommand
@@ -216,12 +217,17 @@ class RankDebugger:
     def _look_at(self, error: BaseException | TracebackType, frame: FrameType, name: str) -> None:
         if not self._can_ask(frame, name):
             return
+        if self._pdb is None:
+            self._debugger().look_at(error)
+            return
         # A debugger of its own, as pdb's own functions have: the cell's may be tracing the cell.
-        tracer = sys.gettrace()
+        tracer, traces = sys.gettrace(), [(each, each.f_trace) for each in with_callers(frame)]
         sys.settrace(None)
         try:
             RankPdb(self._keyboard).look_at(error)
         finally:
+            for each, trace in traces:
+                each.f_trace = trace
             sys.settrace(tracer)
 
     def _can_ask(self, frame: FrameType, name: str) -> bool:

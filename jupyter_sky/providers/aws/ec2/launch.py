@@ -203,6 +203,8 @@ def _try_all(
             _, troubles = end_instances(clients.ec2, request.identity, made)
             if troubles:
                 raise troubles[0] from None
+            if made:
+                report(Rented.of("trying again, as AWS has taken back what it gave", None, 0, 0, 0))
             if error.code in QUOTAS:
                 used_up.add(quota)
                 refusals.append(f"{kind.name}: {error.message} (the quota is `{quota}`)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
 
@@ -72,6 +73,13 @@ def test_stop_at_the_question_ends_it(
         event_loop.wait_uninterrupted(use())
     until(lambda: errors)
     assert "the code of your device was not given" in str(errors[0])
+    assert len(asked) == 1
+
+
+def test_a_program_may_use_it_in_a_thread_for_which_nobody_waits(asked: list[str]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        said = pool.submit(lambda: Clients("us-east-1", "work").ask_user()).result()
+    assert "assumed-role/work" in said
     assert len(asked) == 1
 
 
