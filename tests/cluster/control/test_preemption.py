@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,8 +17,14 @@ def monitor() -> PreemptionMonitor:
     return PreemptionMonitor(lambda work: work.close(), lambda text: None, lambda: None, "AWS")
 
 
+@dataclass(frozen=True)
+class _Node:
+    name: str
+    is_over: bool = False
+
+
 def _node(name: str) -> Any:
-    return SimpleNamespace(name=name, is_over=False)
+    return _Node(name)
 
 
 def test_the_money_is_spent_once_all_nodes_say_so(monitor: PreemptionMonitor) -> None:
