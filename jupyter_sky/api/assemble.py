@@ -64,6 +64,7 @@ def assemble(spec: ClusterSpec, plugins: Iterable[Plugin]) -> tuple[ClusterSpec,
         preload=lifecycle.preload,
         modules=lifecycle.modules,
         together=any(plugin.around_app for plugin in plugins),
+        connects=next((plugin.connects for plugin in plugins if plugin.connects), None),
         reforms=all(plugin.reforms for plugin in plugins),
         client=ClientLifecycle(plugins),
     )

@@ -59,6 +59,8 @@ class RuntimeEnv:
         Further modules to import then, for ``life``.
     together
         Whether ranks form a process group, so that one of them alone cannot go on.
+    connects
+        The library by which they are connected in it, like ``"torch"``; ``None`` for none.
     reforms
         Whether a process can form another group after it has left one; if not, all ranks are
         restarted for that.
@@ -79,6 +81,7 @@ class RuntimeEnv:
     preload: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     together: bool = False
+    connects: str | None = None
     reforms: bool = True
     client: ClientHooks | None = None
     added: tuple[str, ...] = ()

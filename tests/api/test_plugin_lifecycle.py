@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
+from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.plugin import decorators_of, transform_image
 from jupyter_sky.api.plugin_lifecycle import ClientLifecycle, PluginLifecycle
 from jupyter_sky.providers.spec import ClusterSpec
@@ -136,6 +138,27 @@ def test_outside_a_cluster_there_is_nothing_to_enter(monkeypatch: pytest.MonkeyP
 def test_what_plugins_say_together() -> None:
     assert decorators_of([A, B]) == (plain,)
     assert PluginLifecycle([A, B]).preload == ("json", "csv")
+
+
+@pytest.mark.parametrize(
+    ("plugins", "said"),
+    [
+        ([sky.Plugin("wandb", around_app=fails)], ""),
+        ([sky.Plugin("own", around_app=fails, connects="jax")], ", group formed with jax 0.7"),
+        ([A, sky.plugins.torch()], ", group formed with torch"),
+    ],
+)
+def test_a_cluster_says_what_connects_its_ranks(plugins: list[sky.Plugin], said: str) -> None:
+    _, runtime_env = assemble(ClusterSpec("two"), plugins)
+    state = SimpleNamespace(nodes=[SimpleNamespace(gpu=None)] * 2, versions={"jax": "0.7"})
+    cluster: Any = SimpleNamespace(
+        state=state,
+        all_ranks=(0, 1),
+        provider=SimpleNamespace(name="local"),
+        runtime_env=runtime_env,
+        price=None,
+    )
+    assert describe(cluster) == f"2 local nodes, 2 ranks on CPU{said}"
 
 
 def test_a_plugin_of_a_cell_travels(

@@ -13,9 +13,8 @@ def describe(cluster: Cluster) -> str:
     versions = dict(cluster.state.versions)
     parts = [format_count(nodes, f"{cluster.provider.name} node")]
     parts.append(f"{format_count(ranks, 'rank')} on {', '.join(gpus) if gpus else 'CPU'}")
-    if cluster.runtime_env.together and ranks > 1:
-        framework = "jax" if "jax" in cluster.runtime_env.plugins else "torch"
-        parts.append(f"group formed with {framework} {versions.get(framework, '')}".rstrip())
+    if (library := cluster.runtime_env.connects) and ranks > 1:
+        parts.append(f"group formed with {library} {versions.get(library, '')}".rstrip())
     if (price := cluster.price) is not None:
         parts.append(f"{format_dollars(price)} an hour")
     return ", ".join(parts)
