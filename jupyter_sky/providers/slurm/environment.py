@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jupyter_sky
 from jupyter_sky.errors import SkyError
@@ -20,12 +20,14 @@ from jupyter_sky.providers.local.variables import image_variables
 from jupyter_sky.providers.scaling import RunningCluster
 from jupyter_sky.providers.slurm.login import LoginNode
 from jupyter_sky.providers.spec import ClusterSpec, Image
+from jupyter_sky.providers.ssh.connection.connection import pool
+from jupyter_sky.providers.ssh.connection.host_shell import HostShell
+from jupyter_sky.providers.ssh.machine import in_thread, submit
+from jupyter_sky.providers.ssh.relay import Relay
+from jupyter_sky.providers.ssh.setup.files import SentFiles
+from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
+from jupyter_sky.providers.ssh.setup.prepare import prepare_host
 from jupyter_sky.serialization.user_modules import ImportPaths
-
-if TYPE_CHECKING:
-    from jupyter_sky.providers.ssh.connection.host_shell import HostShell
-    from jupyter_sky.providers.ssh.relay import Relay
-    from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,6 @@ async def environment(
         cluster = bare(cluster)
     if not at.host:
         return await asyncio.to_thread(_own, cluster.spec, python, is_bare)
-    from jupyter_sky.providers.ssh.connection.connection import pool
-    from jupyter_sky.providers.ssh.machine import in_thread, submit
-    from jupyter_sky.providers.ssh.relay import Relay
-    from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
-
     connection = pool.named(at.host)
     steps = HostProgress([str(connection.target)], progress)
     relay = Relay(1)
@@ -162,9 +159,6 @@ def prepared(
     SkyError
         If that fails.
     """
-    from jupyter_sky.providers.ssh.setup.files import SentFiles
-    from jupyter_sky.providers.ssh.setup.prepare import prepare_host
-
     host, spec = str(shell.target), cluster.spec
     # Slurm knows the size of nodes; CUDA is needed if they have GPUs.
     anywhere = replace(spec, cpus=None, memory=None, accelerator=None)

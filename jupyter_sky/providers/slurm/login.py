@@ -16,6 +16,9 @@ from typing import Protocol
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.base import AgentGone
+from jupyter_sky.providers.ssh.connection.connection import pool
+from jupyter_sky.providers.ssh.connection.errors import CommandError
+from jupyter_sky.providers.ssh.machine import in_thread
 from jupyter_sky.transport.bridge import MARK, NO_AGENT
 from jupyter_sky.transport.tasks import shielded
 
@@ -190,10 +193,6 @@ class _OverSSH:
     host: str
 
     async def ask(self, command: Sequence[str], data: bytes | None = None) -> str:
-        from jupyter_sky.providers.ssh.connection.connection import pool
-        from jupyter_sky.providers.ssh.connection.errors import CommandError
-        from jupyter_sky.providers.ssh.machine import in_thread
-
         name = command[0]
         check = f"command -v {name} >/dev/null || {{ echo {name} {_NOT_THERE}; exit 1; }}"
         run = shlex.join(command) + ("" if data is not None else " </dev/null")
@@ -214,13 +213,9 @@ class _OverSSH:
             raise SlurmError(f"the login node {self.host} cannot be reached: {error}") from None
 
     def is_answering(self, node: int) -> bool:
-        from jupyter_sky.providers.ssh.connection.connection import pool
-
         return pool.named(self.host, part=node // NODES_EACH).is_answering
 
     def open_bridge(self, command: Sequence[str], code: str, node: int) -> socket.socket:
-        from jupyter_sky.providers.ssh.connection.connection import pool
-
         run = f"PYTHONPATH={shlex.quote(code)} exec {shlex.join(command)}"
         script = f"{FIND.format(command[0])}\n{run}"
         connection = pool.named(self.host, part=node // NODES_EACH)

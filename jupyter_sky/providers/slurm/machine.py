@@ -14,6 +14,7 @@ from jupyter_sky.providers.slurm.job_state import SUSPENDED
 from jupyter_sky.providers.slurm.jobs import job_now, known_end, number_of
 from jupyter_sky.providers.slurm.login import SlurmError, login_node
 from jupyter_sky.providers.slurm.script import JobRequest, step_beside
+from jupyter_sky.providers.ssh.machine import in_thread
 
 _FLAGS = "*~#!%$@^-+"  # flags after the state of a node
 
@@ -75,8 +76,6 @@ class SlurmMachine:
 
     async def open(self) -> socket.socket:
         """Connect to the agent, over a bridge that runs as a step of the user's job."""
-        from jupyter_sky.providers.ssh.machine import in_thread
-
         to = f"{self.folder}/agent.sock"
         command = [*self._step(), self.python, "-P", "-m", "jupyter_sky.node.bridge", to]
         at, number = login_node(self.login), self.nodes[0].node

@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import last_line
@@ -20,9 +20,9 @@ from jupyter_sky.providers.slurm.jobs import addresses_of, number_of, own_hosts_
 from jupyter_sky.providers.slurm.on_node import ANSWER
 from jupyter_sky.providers.slurm.script import JobRequest, agent_command, agent_lines
 from jupyter_sky.providers.slurm.start_folder import StartFolder
-
-if TYPE_CHECKING:
-    from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
+from jupyter_sky.providers.ssh.machine import in_thread, submit
+from jupyter_sky.providers.ssh.relay import Relay
+from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 
 T = TypeVar("T")
 
@@ -72,10 +72,6 @@ async def equip(
     SkyError
         With the error of each node that cannot be used.
     """
-    from jupyter_sky.providers.ssh.machine import in_thread
-    from jupyter_sky.providers.ssh.relay import Relay
-    from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
-
     at, job = nodes.folder.at, number_of(nodes.job)
     hosts = await own_hosts_of(at, nodes.job)
     addresses = await addresses_of(at, hosts)
@@ -127,7 +123,6 @@ async def _on_each(
     function: Callable[..., T], calls: Sequence[tuple[Any, ...]], steps: HostProgress
 ) -> list[T]:
     """Call a function with the shell of each node, in parallel, and return the results."""
-    from jupyter_sky.providers.ssh.machine import submit
 
     def call(shell: StepShell, *words: Any) -> T:
         try:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from jupyter_sky.providers.slurm.homes.waiting import of_a_step
 from jupyter_sky.providers.slurm.login import FIND, NODES_EACH, LoginNode, own_environment
 from jupyter_sky.providers.slurm.script import step_beside
+from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.host_shell import ANSWER_WITHIN
 
@@ -109,8 +110,6 @@ class StepShell:
         sent: Callable[[int], None],
         ends_with_us: bool,
     ) -> str:
-        from jupyter_sky.providers.ssh.connection.connection import pool
-
         way = pool.named(self._at.host, part=self._part)
         find, step = FIND.format("srun"), shlex.join(self._step)
         if data is not None:
@@ -125,6 +124,4 @@ class StepShell:
             for process in self._running:
                 process.terminate()
         if self._at.host:
-            from jupyter_sky.providers.ssh.connection.connection import pool
-
             pool.named(self._at.host, part=self._part).abort()
