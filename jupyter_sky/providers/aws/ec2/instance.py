@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.providers.aws import rented
-from jupyter_sky.providers.aws.clients import Clients, clients_at
+from jupyter_sky.providers.aws.clients import clients_at
 from jupyter_sky.providers.aws.ec2 import user_data
-from jupyter_sky.providers.aws.ec2.launch import describe_instance
 from jupyter_sky.providers.aws.ec2.login import InstanceLogin
 from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.network import access
@@ -59,6 +58,16 @@ class Instance(SSHMachine):
     spot: bool = False
     ssm: bool = False
 
+    @property
+    def user(self) -> str:
+        """Who logs in there."""
+        return self.host.partition("@")[0]
+
+    @property
+    def address(self) -> str:
+        """Where it is reached."""
+        return self.host.partition("@")[2]
+
     @classmethod
     def from_machine(cls, machine: Machine, **about: Any) -> Instance:
         """Return a machine that was reached over SSH as the instance that it is."""
@@ -102,13 +111,11 @@ class Instance(SSHMachine):
         """
         if self.bastion or self.ssm:
             return None
-        address = self.host.rpartition("@")[2]
-        return access.let_in(clients_at(self.location), self.cluster, address)
+        return access.let_in(clients_at(self.location), self.cluster, self.address)
 
-    def is_private(self, there: Clients) -> bool:
-        """Return whether it is reached at its private address, and not at a public one."""
-        said = describe_instance(there, self.id)
-        return bool(said.get("PrivateIpAddress") == self.host.partition("@")[2])
+    def is_private(self, said: Mapping[str, Any]) -> bool:
+        """Return whether it is reached at its private address; ``said`` is AWS's description."""
+        return bool(said.get("PrivateIpAddress") == self.address)
 
     def seconds_until_power_off(self) -> float | None:
         """Return the seconds until it powers off because the money is spent, if it ever does."""

@@ -103,8 +103,8 @@ def rent_more(
     """
     count, spec = len(running.new_numbers), running.spec
     report("looking up the price of another instance")
-    private = like.is_private(there)
     said = launch.describe_instance(there, like.id)
+    private = like.is_private(said)
     disks = scale_out.disks(there, said, settings.disk)
     settings = replace(settings, disk=disks[said["RootDeviceName"]])
     paid = besides(there, not private)
@@ -121,7 +121,7 @@ def rent_more(
         request,
         nodes=count,
         limits=replace(request.limits, seconds=seconds),
-        user=like.host.partition("@")[0],
+        user=like.user,
         private=private,
         besides=paid,
         ssm=like.ssm,

@@ -46,7 +46,7 @@ def resume(
     like, ids = machines[0], [each.id for each in machines]
     report("looking at its machines")
     said = power.wait_until_stopped(there, ids, report)
-    private = like.host.rpartition("@")[2] == said[like.id].get("PrivateIpAddress")
+    private = like.is_private(said[like.id])
     # Of what they were started with, whatever the settings say now.
     disks = scale_out.disks(there, said[like.id], settings.disk)
     paid = besides(there, not private).price(sum(disks.values()))
@@ -76,7 +76,7 @@ def resume(
             each.type,
             each.zone,
             address_of(found[each.id], private),
-            each.host.partition("@")[0],
+            each.user,
             offer.price,
             offer.type.gpus,
             each.content,

@@ -79,7 +79,6 @@ END = [
 GROWTH = [
     "DescribeSecurityGroups",
     "DescribeInstances",
-    "DescribeInstances",
     "DescribeVolumes",
     "DescribeSubnets",
     "DescribeSecurityGroups",
