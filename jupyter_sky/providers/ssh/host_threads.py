@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from jupyter_sky.errors import SkyError
@@ -72,17 +73,20 @@ class HostThreads:
     async def stop(self) -> None:
         """Hang up on all hosts, and wait until no thread works on them, within limits."""
         self._progress.stop()
-        await asyncio.get_running_loop().run_in_executor(None, self._hang_up)
+        hanging_up = partial(hang_up, self._targets, self._running)
+        await asyncio.get_running_loop().run_in_executor(None, hanging_up)
 
-    def _hang_up(self) -> None:
-        until = time.monotonic() + _ENDED_WITHIN
-        while True:
-            # Repeatedly, since a thread that was between two commands connects again.
-            for target in self._targets:
-                pool.get(target).abort()
-            if all(future.done() for future in self._running) or time.monotonic() > until:
-                return
-            time.sleep(_ABORT_EVERY)
+
+def hang_up(targets: Sequence[Target], jobs: Sequence[Future[Any]]) -> None:
+    """Hang up on hosts until no job works on them any more, or for some seconds."""
+    until = time.monotonic() + _ENDED_WITHIN
+    while True:
+        # Repeatedly, since a thread that was between two commands connects again.
+        for target in targets:
+            pool.get(target).abort()
+        if all(job.done() for job in jobs) or time.monotonic() > until:
+            return
+        time.sleep(_ABORT_EVERY)
 
 
 def _sentence(failed: Sequence[str], count: int) -> str:

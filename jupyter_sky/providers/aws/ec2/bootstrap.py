@@ -15,11 +15,13 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
-from jupyter_sky.providers.aws.ec2.login import InstanceLogin, hang_up
+from jupyter_sky.providers.aws.ec2.login import InstanceLogin
 from jupyter_sky.providers.aws.ec2.user_data import power_off_script
 from jupyter_sky.providers.base import Machine, Progress
 from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.ssh.connection.targets import parse_one
+from jupyter_sky.providers.ssh.host_threads import hang_up
 from jupyter_sky.providers.ssh.machine import in_thread, submit
 from jupyter_sky.providers.ssh.provider import SSH
 from jupyter_sky.providers.ssh.setup.agent import remove_agent
@@ -233,8 +235,8 @@ class _Work:
         except BaseException:
             self._stopped.set()
             if any(each.session for each in self.logins):
-                hosts = [each.host for each in self.logins]
-                await shielded(in_thread(hang_up, hosts, jobs))
+                targets = [parse_one(each.host) for each in self.logins]
+                await shielded(in_thread(hang_up, targets, jobs))
             raise
 
     def log_in(self, login: InstanceLogin) -> None:

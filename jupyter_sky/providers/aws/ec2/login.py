@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.clients import clients_at
@@ -25,8 +23,6 @@ RENEWED_WITHIN = 15.0
 """Seconds for its SSH server to show a new host key."""
 
 _PAUSE = 0.5
-_ENDED_WITHIN = 5.0  # seconds
-_ABORT_EVERY = 0.05  # seconds
 _SESSION_PAUSE = 2.0  # a session takes a program to start, and a call to AWS
 _SESSION_WITHIN = 30.0  # seconds for each step of connecting, of which the first is all that
 
@@ -147,13 +143,3 @@ class InstanceLogin:
     def send_beat(self) -> None:
         """Tell the instance to stay, as a node is made of it."""
         self.connection().run(beat_script())
-
-
-def hang_up(hosts: Sequence[str], jobs: Sequence[Future[Any]]) -> None:
-    """Hang up on instances, and return when what goes on there has ended, or after some seconds."""
-    until = time.monotonic() + _ENDED_WITHIN
-    while not all(job.done() for job in jobs) and time.monotonic() < until:
-        # Again and again: a thread may be about to connect.
-        for host in hosts:
-            pool.named(host).abort()
-        time.sleep(_ABORT_EVERY)
