@@ -24,6 +24,7 @@ from jupyter_sky.providers.ssh.machine import in_thread, submit
 from jupyter_sky.providers.ssh.relay import Relay
 from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 
+N = TypeVar("N")
 T = TypeVar("T")
 
 
@@ -55,6 +56,25 @@ class WaitingNodes:
     specs: Sequence[Mapping[str, Any]]
 
 
+@dataclass(frozen=True)
+class _PreparedNode:
+    """A node whose task can start its agent.
+
+    Attributes
+    ----------
+    shell
+        Runs scripts there.
+    task
+        The number of its task.
+    environment
+        What was made there.
+    """
+
+    shell: StepShell
+    task: int
+    environment: NodeEnvironment
+
+
 async def equip(
     nodes: WaitingNodes, done: Collection[int], left_out: Sequence[str], progress: Progress
 ) -> None:
@@ -83,31 +103,32 @@ async def equip(
         for number, host in enumerate(hosts)
     ]
 
-    tasks: dict[str, int] = {}
-
-    def prepare(shell: StepShell) -> NodeEnvironment | None:
+    def prepare(shell: StepShell) -> _PreparedNode | None:
         steps.report(shell.target, "looking for the task that waits", 0.0)
-        task = tasks[shell.target] = int(shell.run(TASK).split()[0])
+        task = int(shell.run(TASK).split()[0])
         if task in done:
             return None
-        return prepared(shell, nodes.cluster, nodes.python, relay, steps)
+        made = prepared(shell, nodes.cluster, nodes.python, relay, steps)
+        return _PreparedNode(shell, task, made)
 
-    def start(shell: StepShell, found: NodeEnvironment) -> Mapping[str, Any]:
-        steps.report(shell.target, "starting", 0.9)
-        task = tasks[shell.target]
-        specs = [None] * task + [{**nodes.specs[task], **found.of_the_agent()}]
-        said = shell.run(go(_command(nodes.request, found)), json.dumps({"specs": specs}).encode())
-        steps.report(shell.target, "ready", 1.0)
-        return {**json.loads(last_line(said)), "python": found.python, "code": found.code}
+    def start(node: _PreparedNode) -> Mapping[str, Any]:
+        made, target = node.environment, node.shell.target
+        steps.report(target, "starting", 0.9)
+        spec = {**nodes.specs[node.task], **made.of_the_agent()}
+        specs = {"specs": [*[None] * node.task, spec]}  # of which its task takes its own
+        script = go(_command(nodes.request, made))
+        said = node.shell.run(script, json.dumps(specs).encode())
+        steps.report(target, "ready", 1.0)
+        return {**json.loads(last_line(said)), "python": made.python, "code": made.code}
 
     try:
         try:
-            found = await _on_each(prepare, [(each,) for each in shells], steps)
+            found = await _on_each(prepare, {each.target: each for each in shells}, steps)
         finally:
             # Cleaning up uses steps as well, which need the folders in which the tasks wait.
             await in_thread(relay.close)
-        ready = [(shell, each) for shell, each in zip(shells, found, strict=True) if each]
-        said = await _on_each(start, ready, steps)
+        waiting = {each.shell.target: each for each in found if each}
+        said = await _on_each(start, waiting, steps)
     except asyncio.CancelledError:
         steps.stop()
         for shell in shells:
@@ -120,18 +141,18 @@ async def equip(
 
 
 async def _on_each(
-    function: Callable[..., T], calls: Sequence[tuple[Any, ...]], steps: HostProgress
+    function: Callable[[N], T], nodes: Mapping[str, N], steps: HostProgress
 ) -> list[T]:
-    """Call a function with the shell of each node, in parallel, and return the results."""
+    """Call a function with each node, in parallel, and return the results; nodes have names."""
 
-    def call(shell: StepShell, *words: Any) -> T:
+    def call(name: str, node: N) -> T:
         try:
-            return function(shell, *words)
+            return function(node)
         except SkyError as error:
-            steps.fail(shell.target, str(error))
-            raise SkyError(f"{shell.target}: {str(error).rstrip('.')}") from None
+            steps.fail(name, str(error))
+            raise SkyError(f"{name}: {str(error).rstrip('.')}") from None
 
-    begun = [asyncio.wrap_future(submit(call, *each)) for each in calls]
+    begun = [asyncio.wrap_future(submit(call, *each)) for each in nodes.items()]
     done = await asyncio.gather(*begun, return_exceptions=True)
     wrong = [each for each in done if isinstance(each, BaseException)]
     if all(isinstance(each, SkyError) for each in wrong) and wrong:
