@@ -59,10 +59,10 @@ def own_processors(info: InstanceInfo) -> AbstractContextManager[None]:
 def on_cluster(pool: Any, cluster: Any, options: WorkerOptions) -> Iterator[Deployment]:
     """Let joblib use Dask on a cluster, in all threads, unless the user chooses a backend."""
     from jupyter_sky.plugins.dask_cluster.deployment import deployed
-    from jupyter_sky.plugins.dask_cluster.joblib_backend import used_everywhere
 
-    with (
-        deployed(cluster, options) as deployment,
-        used_everywhere(lambda: deployment.client, deployment.progress),
-    ):
-        yield deployment
+    with deployed(cluster, options) as deployment:
+        # It imports joblib; where that is not installed, `deployed` has said what to do.
+        from jupyter_sky.plugins.dask_cluster.joblib_backend import used_everywhere
+
+        with used_everywhere(lambda: deployment.client, deployment.progress):
+            yield deployment

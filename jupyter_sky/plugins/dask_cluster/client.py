@@ -7,14 +7,20 @@ import contextlib
 import logging
 import re
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
+
+import distributed
+from distributed.client import AllExit
+from distributed.scheduler import KilledWorker
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import SkyError
+from jupyter_sky.plugins.dask_cluster.modules import UserModules
+from jupyter_sky.plugins.dask_cluster.settings import PAGE
+from jupyter_sky.plugins.dask_cluster.stopping import end_unwanted
 
-PAGE = "dask"
-"""The name of the scheduler's pages among those of a cluster."""
+_futures_of: Any = distributed.futures_of  # without types
 
 _SENT_WITHIN = 0.02
 """Seconds in which a client sends what it has to say: it does so every 10 ms."""
@@ -30,138 +36,124 @@ _OTHER_LINKS = re.compile(
 )
 
 
-@cache
-def client_class() -> Any:
-    """Return the class of clients, which is Dask's own except for the link."""
-    import distributed
+class Client(distributed.Client):  # type: ignore[misc, unused-ignore]
+    """A client of Dask on a cluster of jupyter_sky."""
 
-    futures_of: Any = distributed.futures_of
+    def __init__(self, *args: Any, cluster: Cluster, **kwargs: Any) -> None:
+        self._pages, self._modules = cluster.pages, UserModules(cluster)
+        self._sky_cluster = cluster
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
+        loop: Any = self.loop
+        loop.asyncio_loop.set_exception_handler(_report)
+        for name in _LOG_WHAT_THEY_RAISE:
+            logging.getLogger(name).addFilter(_has_no_error)
 
-    class Client(distributed.Client):  # type: ignore[misc, unused-ignore]
-        """A client of Dask on a cluster of jupyter_sky."""
+    @property
+    def dashboard_link(self) -> str | None:
+        """The address of the dashboard for the browser; ``None`` outside Jupyter."""
+        return self._pages.link(PAGE)
 
-        def __init__(self, *args: Any, cluster: Cluster, **kwargs: Any) -> None:
-            from jupyter_sky.plugins.dask_cluster.modules import UserModules
+    def check_open(self) -> None:
+        """Refuse to go on once it is closed, where Dask would fail on what it has closed.
 
-            self._pages, self._modules = cluster.pages, UserModules(cluster)
-            self._sky_cluster = cluster
-            super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
-            loop: Any = self.loop
-            loop.asyncio_loop.set_exception_handler(_report)
-            for name in _LOG_WHAT_THEY_RAISE:
-                logging.getLogger(name).addFilter(_has_no_error)
+        Raises
+        ------
+        SkyError
+            If the cluster has ended, or the user has closed the client.
+        """
+        if self.status == "closed":
+            raise self._why_closed()
 
-        @property
-        def dashboard_link(self) -> str | None:
-            """The address of the dashboard for the browser; ``None`` outside Jupyter."""
-            return self._pages.link(PAGE)
-
-        def check_open(self) -> None:
-            """Refuse to go on once it is closed, where Dask would fail on what it has closed.
-
-            Raises
-            ------
-            SkyError
-                If the cluster has ended, or the user has closed the client.
-            """
-            if self.status == "closed":
-                raise self._why_closed()
-
-        def _why_closed(self) -> SkyError:
-            dask = f"Dask on {self._sky_cluster.name}"
-            if self._sky_cluster.alive:
-                return SkyError(
-                    f"this client of {dask} is closed: type `client = %sky dask`, or use "
-                    "`pool.dask()`, for an open one."
-                )
+    def _why_closed(self) -> SkyError:
+        dask = f"Dask on {self._sky_cluster.name}"
+        if self._sky_cluster.alive:
             return SkyError(
-                f"{dask} has ended with its cluster: type `%sky status`, or `client = %sky dask` "
-                "for the client of another one."
+                f"this client of {dask} is closed: type `client = %sky dask`, or use "
+                "`pool.dask()`, for an open one."
             )
+        return SkyError(
+            f"{dask} has ended with its cluster: type `%sky status`, or `client = %sky dask` "
+            "for the client of another one."
+        )
 
-        def sync(self, func: Any, *args: Any, **options: Any) -> Any:
-            """Wait for what Dask's own thread does; all of the client's methods wait here."""
-            self.check_open()
-            try:
-                return super().sync(func, *args, **options)  # type: ignore[no-untyped-call, unused-ignore]
-            except KeyboardInterrupt as stop:
-                stop.__traceback__ = None  # its frames are those of Dask's threads
-                raise
-            except Exception as error:
-                # What waits when a client closes is cancelled, "for reason: unknown".
-                is_cancelled = isinstance(error, distributed.CancelledError)
-                if is_cancelled and self.status in ("closing", "closed"):
-                    raise self._why_closed() from None
-                say_where_to_look(error)
-                raise
+    def sync(self, func: Any, *args: Any, **options: Any) -> Any:
+        """Wait for what Dask's own thread does; all of the client's methods wait here."""
+        self.check_open()
+        try:
+            return super().sync(func, *args, **options)  # type: ignore[no-untyped-call, unused-ignore]
+        except KeyboardInterrupt as stop:
+            stop.__traceback__ = None  # its frames are those of Dask's threads
+            raise
+        except Exception as error:
+            # What waits when a client closes is cancelled, "for reason: unknown".
+            is_cancelled = isinstance(error, distributed.CancelledError)
+            if is_cancelled and self.status in ("closing", "closed"):
+                raise self._why_closed() from None
+            say_where_to_look(error)
+            raise
 
-        def send_modules(self) -> None:
-            """Send the user's own modules, as they are now, to Dask's processes.
+    def send_modules(self) -> None:
+        """Send the user's own modules, as they are now, to Dask's processes.
 
-            The client does so before tasks, except in Dask's own thread, which cannot wait.
-            """
-            self._modules.send(self)
+        The client does so before tasks, except in Dask's own thread, which cannot wait.
+        """
+        self._modules.send(self)
 
-        def end_unwanted(self) -> None:
-            """Have workers end tasks that nobody wants any more, without waiting for that."""
-            from jupyter_sky.plugins.dask_cluster.stopping import end_unwanted
+    def end_unwanted(self) -> None:
+        """Have workers end tasks that nobody wants any more, without waiting for that."""
 
-            async def tell() -> None:
-                with contextlib.suppress(Exception):  # of any kind: a worker may be gone
-                    await self.run(end_unwanted, wait=False)
+        async def tell() -> None:
+            with contextlib.suppress(Exception):  # of any kind: a worker may be gone
+                await self.run(end_unwanted, wait=False)
 
-            loop: Any = self.loop
-            loop.add_callback(tell)
+        loop: Any = self.loop
+        loop.add_callback(tell)
 
-        def get(  # type: ignore[override, unused-ignore]
-            self, dsk: Any, keys: Any, *, sync: bool = True, **options: Any
-        ) -> Any:
-            waiting = {name: options.pop(name, None) for name in ("asynchronous", "direct")}
-            get = partial(super().get, dsk, keys, sync=False, **options)
-            if not sync:
-                return get()
-            found: Any = ()
-            try:
-                found = get()
-                return self.gather(found, **waiting)  # type: ignore[no-untyped-call, unused-ignore]
-            except KeyboardInterrupt as stop:
-                stop.__traceback__ = None  # its frames are Dask's own, and may refer to futures
-                with contextlib.suppress(Exception):  # of any kind: it may be closed by now
-                    self.sync(self._let_go, futures_of(found))  # type: ignore[no-untyped-call, unused-ignore]
-                raise
-            finally:
-                for future in futures_of(found):
-                    future.release()
+    def get(  # type: ignore[override, unused-ignore]
+        self, dsk: Any, keys: Any, *, sync: bool = True, **options: Any
+    ) -> Any:
+        waiting = {name: options.pop(name, None) for name in ("asynchronous", "direct")}
+        get = partial(super().get, dsk, keys, sync=False, **options)
+        if not sync:
+            return get()
+        found: Any = ()
+        try:
+            found = get()
+            return self.gather(found, **waiting)  # type: ignore[no-untyped-call, unused-ignore]
+        except KeyboardInterrupt as stop:
+            stop.__traceback__ = None  # its frames are Dask's own, and may refer to futures
+            with contextlib.suppress(Exception):  # of any kind: it may be closed by now
+                self.sync(self._let_go, _futures_of(found))  # type: ignore[no-untyped-call, unused-ignore]
+            raise
+        finally:
+            for future in _futures_of(found):
+                future.release()
 
-        async def _let_go(self, futures: Sequence[Any]) -> None:
-            """Have the scheduler forget tasks, all at once, and workers end those that have begun.
+    async def _let_go(self, futures: Sequence[Any]) -> None:
+        """Have the scheduler forget tasks, all at once, and workers end those that have begun.
 
-            Dask releases one after the other as futures are let go, for thousands of tasks over
-            seconds, and begins others in place of the first.
-            """
-            keys = [each.key for each in futures if self.refcount[each.key] == 1]
-            self._send_to_scheduler(  # type: ignore[no-untyped-call, unused-ignore]
-                {"op": "client-releases-keys", "keys": keys, "client": self.id}
-            )
-            self.end_unwanted()
-            await asyncio.sleep(_SENT_WITHIN)  # before this thread is busy with letting them go
+        Dask releases one after the other as futures are let go, for thousands of tasks over
+        seconds, and begins others in place of the first.
+        """
+        keys = [each.key for each in futures if self.refcount[each.key] == 1]
+        self._send_to_scheduler(  # type: ignore[no-untyped-call, unused-ignore]
+            {"op": "client-releases-keys", "keys": keys, "client": self.id}
+        )
+        self.end_unwanted()
+        await asyncio.sleep(_SENT_WITHIN)  # before this thread is busy with letting them go
 
-        def _graph_to_futures(self, *args: Any, **kwargs: Any) -> Any:
-            self.check_open()
-            self.send_modules()
-            return super()._graph_to_futures(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
+    def _graph_to_futures(self, *args: Any, **kwargs: Any) -> Any:
+        self.check_open()
+        self.send_modules()
+        return super()._graph_to_futures(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
 
-        def _repr_html_(self) -> str:
-            # Servers know their own addresses, which the browser cannot use.
-            return _OTHER_LINKS.sub("", str(super()._repr_html_()))  # type: ignore[no-untyped-call, unused-ignore]
-
-    return Client
+    def _repr_html_(self) -> str:
+        # Servers know their own addresses, which the browser cannot use.
+        return _OTHER_LINKS.sub("", str(super()._repr_html_()))  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def say_where_to_look(error: Exception) -> None:
     """Add to an error of Dask that workers have ended where they may have said why."""
-    from distributed.scheduler import KilledWorker
-
     if isinstance(error, KilledWorker):
         rank = str(getattr(error.last_worker, "name", "")).removeprefix("rank-")
         note = f"`%sky logs {rank}` shows what the last of them said; they may have lacked memory."
@@ -185,7 +177,5 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
     Nothing waits for that any more after a Stop, which would show a traceback of each task.
     """
-    from distributed.client import AllExit
-
     if not isinstance(context.get("exception"), AllExit):
         loop.default_exception_handler(context)

@@ -19,14 +19,19 @@ from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError
 from jupyter_sky.imports import import_whole
 from jupyter_sky.plugins.dask_cluster import on_rank
-from jupyter_sky.plugins.dask_cluster.client import PAGE, client_class
 from jupyter_sky.plugins.dask_cluster.progress import DaskProgress
-from jupyter_sky.plugins.dask_cluster.settings import Role, SchedulerPlace, WorkerOptions, security
+from jupyter_sky.plugins.dask_cluster.settings import (
+    PAGE,
+    Role,
+    SchedulerPlace,
+    WorkerOptions,
+    security,
+)
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.serialization import blobs, pickling
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from jupyter_sky.plugins.dask_cluster.client import Client
 
 READY_WITHIN = 60.0
 """Seconds for the workers to connect."""
@@ -228,6 +233,7 @@ class Deployment:
     def _connect(self) -> None:
         import distributed
 
+        from jupyter_sky.plugins.dask_cluster.client import Client
         from jupyter_sky.plugins.dask_cluster.counting import TOPIC
 
         connect: Any = distributed  # without types
@@ -243,9 +249,8 @@ class Deployment:
             context = secure.get_connection_args("client")["ssl_context"]
             where = self._place.host, self._place.pages
             self._cluster.pages.show(Page(PAGE, "Dask", _HEAD, *where, "status", context))
-        client = self._client = client_class()(
-            address, security=secure, timeout=READY_WITHIN, cluster=self._cluster
-        )
+        self._client = Client(address, security=secure, timeout=READY_WITHIN, cluster=self._cluster)
+        client = self._client
         try:
             client.wait_for_workers(len(self._served), timeout=READY_WITHIN)
         except TimeoutError:

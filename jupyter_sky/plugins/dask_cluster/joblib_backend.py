@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import wraps
 from typing import Any
 
+import joblib  # type: ignore[import-untyped, unused-ignore]
+from joblib import Parallel, parallel, parallel_config
+from joblib.parallel import (  # type: ignore[import-untyped, unused-ignore]
+    FallbackToBackend,
+    SequentialBackend,
+)
+
+from jupyter_sky.plugins.dask_cluster.joblib_calls import EndingCalls
 from jupyter_sky.plugins.dask_cluster.progress import CountedCalls, DaskProgress
 
 _NAME = "jupyter-sky"
@@ -45,17 +53,14 @@ def used_everywhere(client: Callable[[], Any], progress: DaskProgress) -> Iterat
 
     Of several clusters, joblib uses the one that was entered last. They are left in any order.
     """
-    from joblib import parallel_config  # type: ignore[import-untyped, unused-ignore]
-
-    make = _backend_class()
 
     def backend(nesting_level: int | None = None, **options: Any) -> Any:
-        made = make(client=client(), **options)
+        made = Backend(client=client(), **options)
         made.nesting_level, made.progress, made.find_client = nesting_level, progress, client
         return made
 
     if not _uses:
-        _before.extend((_keep_default(), _count_calls(make)))
+        _before.extend((_keep_default(), _count_calls()))
     use = _Use(backend, parallel_config(backend=backend()))
     _uses.append(use)
     _set_default()
@@ -71,8 +76,6 @@ def used_everywhere(client: Callable[[], Any], progress: DaskProgress) -> Iterat
 
 
 def _set_default() -> None:
-    import joblib
-
     joblib.register_parallel_backend(_NAME, _uses[-1].backend, make_default=True)
 
 
@@ -86,28 +89,24 @@ def _leave_config(config: Any) -> None:
 
 
 def _keep_default() -> Callable[[], None]:
-    from joblib import parallel, register_parallel_backend
-
     former = parallel.DEFAULT_BACKEND
 
     def restore() -> None:
         if former in parallel.BACKENDS:
-            register_parallel_backend(former, parallel.BACKENDS[former], make_default=True)
+            joblib.register_parallel_backend(former, parallel.BACKENDS[former], make_default=True)
         parallel.BACKENDS.pop(_NAME, None)
 
     return restore
 
 
-def _count_calls(backend_class: Any) -> Callable[[], None]:
+def _count_calls() -> Callable[[], None]:
     """Count the calls of each ``Parallel`` that uses Dask; return what ends this."""
-    from joblib import Parallel
-
     call = Parallel.__call__
 
     @wraps(call)
     def counting(self: Any, iterable: Any) -> Any:
         __tracebackhide__ = True  # IPython leaves it out of tracebacks then
-        if isinstance(backend := self._backend, backend_class):
+        if isinstance(backend := self._backend, Backend):
             backend.calls = iterable = CountedCalls(iterable)
         return call(self, iterable)
 
@@ -118,55 +117,42 @@ def _count_calls(backend_class: Any) -> Callable[[], None]:
     return restore
 
 
-@cache
-def _backend_class() -> Any:
-    from joblib.parallel import (  # type: ignore[import-untyped, unused-ignore]
-        FallbackToBackend,
-        SequentialBackend,
-    )
+class Backend(EndingCalls):
+    """The backend of the notebook, which leaves sequential work to this process."""
 
-    from jupyter_sky.plugins.dask_cluster.joblib_calls import EndingCalls
+    progress: DaskProgress | None = None
+    find_client: Callable[[], Any] | None = None
+    calls: CountedCalls | None = None
+    _end: Any = None
 
-    class Backend(EndingCalls):
-        """The backend of the notebook, which leaves sequential work to this process."""
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
+        if n_jobs == 1:
+            raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
+        return int(super().configure(n_jobs, parallel, **options))
 
-        progress: DaskProgress | None = None
-        find_client: Callable[[], Any] | None = None
-        calls: CountedCalls | None = None
-        _end: Any = None
+    def effective_n_jobs(self, n_jobs: int) -> int:
+        if n_jobs == 1:
+            return 1
+        if self.find_client:
+            self.client = self.find_client()  # its user may have closed the last one
+        self.client.check_open()
+        # joblib does the work of a single job here, which is not where that worker is.
+        return max(2, int(super().effective_n_jobs(n_jobs)))
 
-        def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
-            if n_jobs == 1:
-                raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
-            return int(super().configure(n_jobs, parallel, **options))
+    def start_call(self) -> None:
+        self.client.send_modules()  # the calls become tasks in Dask's own thread
+        super().start_call()
+        if self.progress and self.calls:
+            parallel = self.parallel
+            self._end = self.progress.of_calls(lambda: int(parallel.n_completed_tasks), self.calls)
 
-        def effective_n_jobs(self, n_jobs: int) -> int:
-            if n_jobs == 1:
-                return 1
-            if self.find_client:
-                self.client = self.find_client()  # its user may have closed the last one
-            self.client.check_open()
-            # joblib does the work of a single job here, which is not where that worker is.
-            return max(2, int(super().effective_n_jobs(n_jobs)))
+    def let_go(self) -> None:
+        """Let go of all calls, and interrupt those that run: joblib only forgets them."""
+        super().let_go()
+        self.client.end_unwanted()
 
-        def start_call(self) -> None:
-            self.client.send_modules()  # the calls become tasks in Dask's own thread
-            super().start_call()
-            if self.progress and self.calls:
-                parallel = self.parallel
-                self._end = self.progress.of_calls(
-                    lambda: int(parallel.n_completed_tasks), self.calls
-                )
-
-        def let_go(self) -> None:
-            """Let go of all calls, and interrupt those that run: joblib only forgets them."""
-            super().let_go()
-            self.client.end_unwanted()
-
-        def stop_call(self) -> None:
-            super().stop_call()
-            end, self._end, self.calls = self._end, None, None
-            if end:
-                end()
-
-    return Backend
+    def stop_call(self) -> None:
+        super().stop_call()
+        end, self._end, self.calls = self._end, None, None
+        if end:
+            end()

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 Role = Literal["client", "scheduler", "worker"]
 
+PAGE = "dask"
+"""The name of the scheduler's pages among those of a cluster."""
+
 
 @dataclass(frozen=True)
 class WorkerOptions:
