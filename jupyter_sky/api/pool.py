@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
-from weakref import WeakSet
 
 from jupyter_sky.api import pools_up
 from jupyter_sky.api.accelerators import as_accelerator
-from jupyter_sky.api.calls import streams
 from jupyter_sky.api.calls.batches import Batches
 from jupyter_sky.api.calls.feeds import Feeder, can_begin_again, with_feeds
 from jupyter_sky.api.calls.futures import Futures
 from jupyter_sky.api.calls.needs import find_needs
+from jupyter_sky.api.calls.open_streams import OpenStreams
 from jupyter_sky.api.calls.pickled_call import pickle_call
 from jupyter_sky.api.calls.program import program_words
-from jupyter_sky.api.calls.streams import Stream
+from jupyter_sky.api.calls.streams import Stream, yields
 from jupyter_sky.api.calls.terminal import debugging, follow, write
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import ComputeFunction, PendingCompute, PendingGroup, computed, gather
@@ -156,7 +155,7 @@ class ComputePool:
         self.worker = worker or Worker()
         self._batches: Batches | None = None
         self._futures: Futures | None = None
-        self._talking: WeakSet[streams.Talking] = WeakSet()
+        self._streams = OpenStreams()
         self._signals = contextlib.ExitStack()
 
     def __enter__(self) -> ComputePool:
@@ -170,7 +169,7 @@ class ComputePool:
             self.provider, self.spec = place.provider, place.spec
             self._process = os.getpid()
             pools_up.begin(self._cluster)
-            self._batches = Batches(self._cluster, self.plugins, self.worker, write, self._talking)
+            self._batches = Batches(self._cluster, self.plugins, self.worker, write, self._streams)
             self._futures = Futures(self._batches)
             for sentence in self._cluster.warnings:
                 warnings.warn(sentence, stacklevel=2)
@@ -298,12 +297,12 @@ class ComputePool:
 
     def submit(self, pending: PendingCompute[R]) -> CallFuture[R]:
         """Run a call on a free rank, and return at once a future of its result."""
-        streams.refuse_nested(self._talking)
+        self._streams.refuse_nested()
         return self._up(self._futures).submit(pending)
 
     def run_group(self, group: PendingGroup[T]) -> T:
         """Run each call of a group on a free rank; return the results as the group specifies."""
-        streams.refuse_nested(self._talking)
+        self._streams.refuse_nested()
         results: Any = self._up(self._batches).results(
             group.calls, ordered=group.ordered or not group.stream
         )
@@ -363,9 +362,9 @@ class ComputePool:
         self, pending: PendingCompute[Any], ranks: tuple[int, ...], with_ranks: bool
     ) -> dict[int, Any] | Stream:
         cluster = self.cluster
-        streams.refuse_nested(self._talking)
+        self._streams.refuse_nested()
         pending, feeds = with_feeds(pending)
-        is_stream = streams.yields(pending)
+        is_stream = yields(pending)
         call = pickle_call(pending, cluster, decorators_of(self.plugins), is_stream)
         packed, parts = blobs.pack(call)
         update = find_needs(cluster, call.needs, call.modules, ranks)
@@ -384,9 +383,9 @@ class ComputePool:
         feeder = Feeder(cluster, run, feeds, ranks)
         if is_stream:
             stream = Stream(run, feeder, cluster.calls.load, write, with_ranks, pending.timeout)
-            self._talking.add(stream)
+            self._streams.add(stream)
             return stream
-        self._talking.add(feeder)
+        self._streams.add(feeder)
         try:
             follow(run, feeder, pending.timeout)
         except Exception:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import queue
 import reprlib
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from jupyter_sky.api.calls.feeds import CallFeeds, with_feeds
 from jupyter_sky.api.calls.needs import find_needs
+from jupyter_sky.api.calls.open_streams import OpenStreams
 from jupyter_sky.api.calls.pickled_call import pickle_call
 from jupyter_sky.api.calls.program import program_words
 from jupyter_sky.api.calls.progress import ProgressBar
@@ -49,12 +49,12 @@ class Batches:
         How ranks carry calls out.
     write
         Shows what ranks print.
-    talking
-        Receives the streams that keep ranks busy until this thread consumes them.
+    streams
+        Receives what keeps ranks busy until this thread goes on with it.
 
     Attributes
     ----------
-    write, talking
+    write, streams
         As above.
     """
 
@@ -64,13 +64,13 @@ class Batches:
         plugins: Iterable[Plugin],
         worker: Worker,
         write: Callable[[Output | Display | RunNotice], None],
-        talking: weakref.WeakSet[Any],
+        streams: OpenStreams,
     ) -> None:
         self._cluster = cluster
         self._decorators = decorators_of(plugins)
         self._worker = worker
         self.write = write
-        self.talking = talking
+        self.streams = streams
 
     def pack(
         self, calls: Sequence[PendingCompute[Any]], sink: Callable[[Event], object]
@@ -159,7 +159,7 @@ class Batches:
         bar = ProgressBar(len(calls), batch.title)
         try:
             self._cluster.calls.submit(batch)
-            self.talking.add(feeds)
+            self.streams.add(feeds)
             yield None
             while given < len(calls):
                 answer = self._next_answer(events, feeds, bar)

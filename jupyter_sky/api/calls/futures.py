@@ -104,7 +104,7 @@ class Futures:
 
     def _feed(self, submitted: _Submitted, batch: Batch, feeds: CallFeeds) -> None:
         feeds.thread = threading.get_ident()
-        self._batches.talking.add(feeds)
+        self._batches.streams.add(feeds)
         context = submitted.context.copy()  # which two threads may not enter at once
         try:
             while asked := submitted.asked.get():

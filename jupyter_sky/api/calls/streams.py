@@ -5,22 +5,17 @@ Neither side runs ahead: a rank waits until its values were taken here.
 
 from __future__ import annotations
 
-import gc
 import inspect
-import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable, Collection, Iterator
-from types import FrameType
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from jupyter_sky.api.calls.feeds import CallFeeds, Feeder
+from jupyter_sky.api.calls.feeds import Feeder
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import HangNotice, RunNotice
-from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.transport.protocol.events import Display, Output, Told
 
@@ -130,58 +125,3 @@ class Stream(Iterator[Any]):
 
     def __del__(self) -> None:
         self.close()
-
-
-Talking = Stream | Feeder | CallFeeds
-"""What keeps ranks busy until the thread that has begun it goes on with it."""
-
-
-def refuse_nested(talking: Collection[Talking]) -> None:
-    """Refuse a call in a loop over a stream, which keeps the ranks busy until its end.
-
-    The same holds inside an iterator that is fed to ranks, and in a loop over the results of calls
-    that are fed. A stream that only an error still holds is closed instead.
-
-    Parameters
-    ----------
-    talking
-        What may keep ranks busy.
-
-    Raises
-    ------
-    UsageError
-        If a stream was begun in this thread and is not finished.
-    """
-    if not _begun_here(talking):
-        return
-    gc.collect()  # an error and the frames that it has ended often refer to each other
-    for reference in _begun_here(talking):
-        _close_if_left(reference)
-    if _begun_here(talking):
-        raise UsageError(
-            "a stream of this pool is not over, and its ranks are busy with it: read it to its "
-            "end, or close() it, before the next call."
-        )
-
-
-def _begun_here(talking: Collection[Talking]) -> list[weakref.ref[Talking]]:
-    """Return what was begun in this thread and keeps ranks busy, without holding it."""
-    here = threading.get_ident()
-    mine = (each for each in list(talking) if each.thread == here)
-    return [weakref.ref(each) for each in mine if each.keeps_ranks]
-
-
-def _close_if_left(reference: weakref.ref[Talking]) -> None:
-    """Close a stream if only frames that an error has ended refer to it.
-
-    IPython keeps the last error for `%debug`, and with it the variables of these frames.
-    """
-    stream, nothing_else = reference(), object()
-    if not isinstance(stream, Stream):
-        return
-    holders = gc.get_referrers(stream)  # frames that still run are not among them
-    by_others = sys.getrefcount(stream) - sys.getrefcount(nothing_else)
-    frames = [each for each in holders if isinstance(each, FrameType)]
-    variables = [each for each in holders if any(each is frame.f_locals for frame in frames)]
-    if frames and by_others == len(frames) + len(variables):
-        stream.close()
