@@ -136,14 +136,21 @@ def wait(coroutine: Coroutine[Any, Any, T], tick: Callable[[], object] = lambda:
     Meanwhile ``tick`` is called twice a second, in this thread.
     """
     waits = _Wait()
-    future: concurrent.futures.Future[T] | None = None
     try:
         with _waiting_lock:
             _waiting[:] = [*(each for each in _waiting if not each.is_over), waits]
+        return _wait(coroutine, waits.requests, tick)
+    finally:
+        waits.is_over = True
+
+
+def _wait(coroutine: Coroutine[Any, Any, T], requests: _Requests, tick: Callable[[], object]) -> T:
+    future: concurrent.futures.Future[T] | None = None
+    try:
         future = submit(coroutine)
-        future.add_done_callback(lambda done: waits.requests.put(None))
+        future.add_done_callback(lambda done: requests.put(None))
         while not future.done():
-            _serve(waits.requests)
+            _serve(requests)
             _check_stop()
             tick()
         return future.result()
@@ -151,8 +158,6 @@ def wait(coroutine: Coroutine[Any, Any, T], tick: Callable[[], object] = lambda:
         if future is not None:
             future.cancel()
         raise
-    finally:
-        waits.is_over = True
 
 
 def wait_for(future: concurrent.futures.Future[Any], timeout: float | None = None) -> None:
@@ -191,7 +196,8 @@ def wait_with_cleanup(
         return wait(work.result(), tick)
     except BaseException:
         try:
-            trouble = wait(work.stop())
+            # Nobody finds this wait: who stops something wants no further question about it.
+            trouble = _wait(work.stop(), queue.SimpleQueue(), lambda: None)
         except KeyboardInterrupt:
             _complete(submit(work.ended()))
             raise StillCleaningUp from None
@@ -337,9 +343,8 @@ def _serve(requests: _Requests) -> None:
         answer.set_result(function())
     except Exception as error:
         answer.set_exception(error)
-    except (
-        BaseException
-    ):  # as Ctrl-C: it ends this wait, and would end the loop in one of its tasks
+    except BaseException:
+        # As Ctrl-C: it ends this wait, and would end the loop in one of its tasks.
         answer.set_exception(QuestionStopped())
         raise
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import signal
 import subprocess
 import sys
@@ -134,6 +135,23 @@ def test_a_question_that_nobody_has_asked_when_another_one_ends_the_wait_is_give
             event_loop.wait(ask())
         with pytest.raises(event_loop.NoWaitingThread):
             asked[0].result(PATIENCE)
+
+
+def test_nothing_is_asked_while_what_was_stopped_is_cleaned_up() -> None:
+    stopped = threading.Event()
+    asked: list[str] = []
+
+    async def work() -> None:
+        stopped.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            with contextlib.suppress(event_loop.NoWaitingThread):
+                await asyncio.to_thread(event_loop.call_in_waiting_thread, asked.append, "again")
+
+    with event_loop.interrupted_by(stopped), pytest.raises(KeyboardInterrupt):
+        event_loop.wait_with_cleanup(work())
+    assert asked == []
 
 
 def test_ctrl_c_ends_a_wait_whichever_thread_the_signal_is_given_to() -> None:

@@ -13,6 +13,7 @@ from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.keys import questions
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from tests.lab import Host, Lab
+from tests.lab.host import make_key
 from tests.notebook.kernels import LiveNotebook
 from tests.providers.ssh.test_connecting import connect, write
 from tests.waiting import until
@@ -137,6 +138,18 @@ def test_a_notebook_asks_in_its_cell(lab: Lab, notebook: LiveNotebook) -> None:
         assert "all is well" in notebook.finish(cell).stdout
         assert notebook.succeed("%%sky\nprint(kept)").stdout == "let in\n"
         assert len(tries.read_text()) == 2
+
+
+def test_stop_at_a_question_asks_nothing_more(
+    lab: Lab, client: Path, notebook: LiveNotebook
+) -> None:
+    (client / "id_ed25519").unlink()
+    lab.authorize(make_key(client / "id_ed25519", passphrase="secret"))
+    cell = notebook.start("%%sky --hosts lab1,lab2 --plugin none\npass")
+    assert notebook.question() == f"Passphrase for {client}/id_ed25519: "
+    notebook.interrupt()
+    assert "KeyboardInterrupt" in notebook.finish(cell).traceback
+    assert "No cluster is running" in notebook.succeed("%sky status").stdout
 
 
 def test_a_notebook_without_a_keyboard_says_what_is_missing(
