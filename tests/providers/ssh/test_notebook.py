@@ -232,5 +232,6 @@ def test_stop_while_machines_start_leaves_nothing(
     notebook.interrupt()
     notebook.finish(cell)
     assert "was stopped; nothing is left running" in cell.sentence
+    assert "interrupted" in cell.shown[0] and "failed" not in cell.shown[0]
     assert not any(host.processes("jupyter_sky.node") for host in lab.hosts)
     assert "No cluster" in notebook.succeed("%sky status").stdout

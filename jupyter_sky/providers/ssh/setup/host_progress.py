@@ -67,6 +67,8 @@ class HostProgress:
 
     def fail(self, host: str, reason: str) -> None:
         """Report that a host cannot be used; its progress remains visible."""
+        if self._stopped:
+            return  # it is the end of its connection that fails, and nothing on the host
         with self._lock:
             self._publish(replace(self._steps[host], text=reason.splitlines()[0], failed=True))
 
