@@ -26,6 +26,7 @@ from jupyter_sky.providers.ssh.connection import connection as ssh_connection
 from jupyter_sky.providers.ssh.connection import handshake, users
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.connection.keys import authentication
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, read_login
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.host_threads import HostThreads
@@ -399,6 +400,45 @@ def test_a_passphrase_is_asked_for_once(
     assert connect("lab2") == "lab2"
     place = f"Passphrase for {client / 'id_ed25519'}: "
     assert asked == [place, f"Wrong passphrase. {place}"]
+
+
+@pytest.mark.parametrize("answers", [["wrong"] * 3, [""]])
+def test_hosts_that_need_a_key_which_stays_locked_ask_once_and_say_so(
+    lab: Lab, client: Path, monkeypatch: pytest.MonkeyPatch, answers: list[str]
+) -> None:
+    (client / "id_ed25519").unlink()
+    key = make_key(client / "id_ed25519", passphrase="correct horse")
+    lab.authorize(key)
+    asked: list[str] = []
+    waiting: list[Path] = []
+
+    def answer(prompt: str) -> str:
+        until(lambda: len(waiting) >= 2)
+        asked.append(prompt)
+        return answers[len(asked) - 1]
+
+    def unlock(path: Path) -> object:
+        waiting.append(path)
+        return usual(path)
+
+    usual = authentication._unlock
+    monkeypatch.setattr(authentication, "_unlock", unlock)
+    monkeypatch.setattr("getpass.getpass", answer)
+    with pytest.raises(sky.SkyError) as caught:
+        sky.ComputePool(provider=sky.SSH("lab1,lab2"), nodes=2).__enter__()
+    said = (
+        f"the key {key} stayed locked (wrong or no passphrase): run this again to be asked "
+        f"once more, or `ssh-add {key}` in a terminal"
+    )
+    assert [line.strip() for line in str(caught.value).splitlines()] == [
+        "2 of 2 hosts cannot be used:",
+        f"lab1: {said}",
+        f"lab2: {said}",
+    ]
+    assert len(asked) == len(answers)
+    # Whoever runs it again is asked again.
+    answers += ["correct horse"]
+    assert connect("lab1") == "lab1"
 
 
 # Whose host it is

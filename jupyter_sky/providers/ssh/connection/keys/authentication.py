@@ -7,6 +7,7 @@ import contextlib
 import getpass
 import shlex
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ _TRIES = 3
 _OF_SECURITY_KEYS = (b"sk-ssh-ed25519@openssh.com", b"sk-ecdsa-sha2-nistp256@openssh.com")
 
 _unlocked: dict[Path, paramiko.PKey] = {}
+# How often the user was asked to unlock a key, and did not.
+_given_up: Counter[Path] = Counter()
 _asking = threading.Lock()
 
 
@@ -62,6 +65,8 @@ class _Offered:
         The keys with which ssh-agent did not sign.
     of_security_keys
         The files that only say which security key to ask, as ssh-agent does.
+    locked
+        The files whose passphrase is missing.
     """
 
     is_let_in: bool
@@ -70,6 +75,7 @@ class _Offered:
     is_one_of_several: bool = False
     refused: tuple[str, ...] = ()
     of_security_keys: tuple[Path, ...] = ()
+    locked: tuple[Path, ...] = ()
 
     def trouble(self, login: Login) -> str:
         """Return why the host does not let the user in, and what to do."""
@@ -79,6 +85,14 @@ class _Offered:
             return (
                 f"it asks {login.user} for {wants}{also}, and nobody can answer at this moment: "
                 "`%sky doctor --hosts HOST` asks you for it"
+            )
+        if self.locked:
+            files = shlex.join(map(str, self.locked))
+            others = f"it accepts none of {self.tried} others, and " if self.tried else ""
+            keys = "the key" if len(self.locked) == 1 else "the keys"
+            return (
+                f"{others}{keys} {files} stayed locked (wrong or no passphrase): run this again to "
+                f"be asked once more, or `ssh-add {files}` in a terminal"
             )
         what = f"it accepts none of {self.tried} keys" if self.tried else "there is no key to offer"
         if self.refused:
@@ -98,8 +112,9 @@ def _offer_keys(transport: paramiko.Transport, login: Login) -> _Offered:
 
     tried: set[bytes] = set()
     of_security_keys: list[Path] = []
+    locked: list[Path] = []
     with contextlib.closing(ssh_agent.opened(login)) as agent:
-        for key in _candidates(login, agent, of_security_keys):
+        for key in _candidates(login, agent, of_security_keys, locked):
             tried.add(key.asbytes())
             try:
                 allowed = transport.auth_publickey(login.user, key)
@@ -126,16 +141,18 @@ def _offer_keys(transport: paramiko.Transport, login: Login) -> _Offered:
             len(tried),
             refused=tuple(agent.refused),
             of_security_keys=tuple(of_security_keys),
+            locked=tuple(locked),
         )
 
 
 def _candidates(
-    login: Login, agent: ssh_agent.SSHAgent, of_security_keys: list[Path]
+    login: Login, agent: ssh_agent.SSHAgent, of_security_keys: list[Path], locked: list[Path]
 ) -> Iterator[paramiko.PKey]:
     """Yield keys: those of ssh-agent first, those that need a passphrase last.
 
     Each is preceded by its certificates: these are accepted by more hosts, but for some hours only.
-    Files whose keys ssh-agent would have to ask a security key for are added to a list instead.
+    Files whose keys ssh-agent would have to ask a security key for are added to a list instead, and
+    those that stay locked to another one.
     """
     wanted = {blob: path for path in login.identity_files if (blob := _public_blob(path))}
     held = agent.keys()
@@ -162,6 +179,8 @@ def _candidates(
         if key := _unlock(path):
             yield from certified(key, login, path)
             yield key
+        else:
+            locked.append(path)
 
 
 def _load(path: Path, passphrase: bytes | None) -> paramiko.PKey | None:
@@ -182,22 +201,32 @@ def _load(path: Path, passphrase: bytes | None) -> paramiko.PKey | None:
 
 
 def _unlock(path: Path) -> paramiko.PKey | None:
-    """Ask for a key's passphrase; other hosts that need the key wait for the answer."""
+    """Ask for a key's passphrase, or take what came of it for a host that has just asked."""
+    before = _given_up[path]
     with _asking:
-        for attempt in range(_TRIES):
-            if path in _unlocked:
-                return _load(path, None)
-            again = "Wrong passphrase. " if attempt else ""
-            try:
-                said = event_loop.call_in_waiting_thread(
-                    getpass.getpass, f"{again}Passphrase for {path}: "
-                )
-            except (event_loop.NoWaitingThread, EOFError, NotImplementedError):
+        if path not in _unlocked:
+            if _given_up[path] != before:
                 return None
-            if not said:
-                return None
-            _load(path, said.encode())
+            if not _ask_for_passphrase(path):
+                _given_up[path] += 1
         return _load(path, None) if path in _unlocked else None
+
+
+def _ask_for_passphrase(path: Path) -> bool:
+    """Unlock a key by what the user types; return whether that was right."""
+    for attempt in range(_TRIES):
+        again = "Wrong passphrase. " if attempt else ""
+        try:
+            said = event_loop.call_in_waiting_thread(
+                getpass.getpass, f"{again}Passphrase for {path}: "
+            )
+        except (event_loop.NoWaitingThread, EOFError, NotImplementedError):
+            return False
+        if not said:
+            return False
+        if _load(path, said.encode()):
+            return True
+    return False
 
 
 def _is_encrypted(path: Path) -> bool:
