@@ -185,6 +185,25 @@ def test_what_a_dead_cluster_left_on_hosts_is_collected(lab: Lab, notebook: Live
     assert "No cluster" in notebook.succeed("%sky status").stdout
 
 
+def test_gc_says_that_a_start_which_was_killed_may_have_left_something_on_hosts(
+    notebook: LiveNotebook,
+) -> None:
+    cell = notebook.start(
+        "import asyncio, jupyter_sky\n"
+        "async def launch(*args):\n"
+        "    print('launching', flush=True)\n    await asyncio.sleep(600)\n"
+        "jupyter_sky.SSH.launch = launch\n"
+        "%sky up --hosts lab1,lab2 --plugin none --cluster early"
+    )
+    notebook.until(cell, lambda cell: "launching" in cell.stdout)
+    notebook.restart()
+    notebook.succeed(BEGIN)
+    assert (
+        "removed early: its entry in the registry (processes that its start left elsewhere end by "
+        "themselves within 2 min)"
+    ) in notebook.succeed("%sky gc").stdout.splitlines()
+
+
 def test_a_cluster_that_is_out_of_reach_can_be_given_up(
     lab: Lab, client: Path, notebook: LiveNotebook
 ) -> None:
