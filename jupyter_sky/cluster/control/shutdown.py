@@ -90,8 +90,6 @@ async def _tell_through_others(
     controller: Controller, leaving: Sequence[Connection], progress: Progress
 ) -> list[Connection]:
     """Let agents that answer tell those that do not; return which ones were told."""
-    if broken := [each for each in leaving if not each.is_up and not each.is_over]:
-        say(progress, _waits_for(broken))
     every = list(dict.fromkeys([*controller.connections, *leaving]))
     signs = await asyncio.gather(*map(_gives_sign, every))
     answering = [each for each, sign in zip(every, signs, strict=True) if sign]
@@ -123,11 +121,14 @@ def _waits_for(silent: Sequence[Connection]) -> str:
 
 
 async def _gives_sign(connection: Connection) -> bool:
-    """Return whether an agent answers at once, with any answer."""
-    if not connection.is_up:
+    """Return whether an agent answers at once, with any answer.
+
+    A link that has just broken is waited for: it may turn out that the agent has ended.
+    """
+    if not connection.is_up and connection.broken_since is None:
         return False
     try:
-        await connection.request("end_peers", peers=[], within=SIGN_WITHIN, link_within=0.0)
+        await connection.request("end_peers", peers=[], within=SIGN_WITHIN, link_within=SIGN_WITHIN)
     except (NoConnection, ClusterLost):
         return False
     except SkyError:

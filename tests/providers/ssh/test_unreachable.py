@@ -54,6 +54,15 @@ def test_down_right_after_a_cut_is_remembered_and_done_when_the_host_answers(
     until(lambda: not owed_ends.read())
 
 
+def test_hosts_whose_cluster_was_ended_elsewhere_are_not_said_to_be_silent(lab: Lab, start) -> None:
+    cells = start("lab1,lab2", framework=False)
+    attached(cells).cluster.down()
+    until(lambda: not all(each.is_up for each in cells.cluster._controller.connections))
+    said: list[object] = []
+    assert cells.cluster.down(said.append) == []
+    assert said == []
+
+
 def test_a_host_that_only_other_nodes_reach_is_told_by_them(
     lab: Lab, start, tmp_path: Path
 ) -> None:
