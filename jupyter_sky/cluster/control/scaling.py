@@ -75,7 +75,7 @@ async def scale(
         if controller.formation.outdated:
             raise SkyError("another notebook has changed its nodes meanwhile: try again.")
         if nodes < len(controller.state.nodes):
-            return await uninterrupted(_shrink(controller, nodes, provider))
+            return await uninterrupted(_shrink(controller, nodes, provider, progress))
         await grow(controller, replace(controller.spec, nodes=nodes), provider, progress)
         return []
 
@@ -157,13 +157,8 @@ class _Expansion(ConnectionListener):
     async def join(self, progress: Progress) -> None:
         """Connect to the new machines, start their ranks, and form one group with the others."""
         controller, growth = self._controller, self._growth
-        await blocking(
-            registry.record_size,
-            controller.id,
-            controller.spec.nodes,
-            self._former_rows(),
-            [machine.row() for machine in growth.machines],
-        )
+        former, rows = self._former_rows(), [machine.row() for machine in growth.machines]
+        await blocking(registry.record_size, controller.id, controller.spec.nodes, former, rows)
         controller.forget_ranks(self._ranks)  # they begin empty, also where a number was in use
         controller.set_connections([*self._with_machines(growth.existing), *self._new])
         await asyncio.gather(*(open_link(connection, 0) for connection in self._new))
@@ -316,7 +311,9 @@ class _Expansion(ConnectionListener):
         self._controller.wake()
 
 
-async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> list[str]:
+async def _shrink(
+    controller: Controller, nodes: int, provider: Scalable, progress: Progress
+) -> list[str]:
     """End the last nodes; this can neither fail nor be stopped half-way."""
     stay = {
         connection: [node for node in connection.machine.nodes if node.node < nodes]
@@ -336,7 +333,7 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
     controller.forget_ranks(gone := before - set(controller.ranks))
     # All leave the previous group at the same time, as its plugin may require.
     untold, _, _ = await asyncio.gather(
-        end(controller, leaving), _end_ranks(kept, gone), _form_again(controller)
+        end(controller, leaving, (), progress), _end_ranks(kept, gone), _form_again(controller)
     )
     await _release(controller, provider, ended)
     return untold

@@ -63,6 +63,19 @@ def test_hosts_whose_cluster_was_ended_elsewhere_are_not_said_to_be_silent(lab: 
     assert said == []
 
 
+def test_scaling_says_for_which_host_that_leaves_it_waits(lab: Lab, start) -> None:
+    cells = start("lab1,lab2", framework=False)
+    host = lab.hosts[1]
+    out_of_reach(lab, host)
+    said: list[object] = []
+    try:
+        assert cells.cluster.scale(1, progress=said.append) == []
+        until(lambda: not host.processes("jupyter_sky"))
+    finally:
+        host.speed_up()
+    assert said == ["waiting for lab2, which does not answer, 19 s at most"]
+
+
 def test_a_host_that_only_other_nodes_reach_is_told_by_them(
     lab: Lab, start, tmp_path: Path
 ) -> None:
