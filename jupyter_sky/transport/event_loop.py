@@ -84,10 +84,6 @@ class NoWaitingThread(RuntimeError):
     """A function should be called in the user's thread, but no thread waits for the event loop."""
 
 
-class QuestionStopped(NoWaitingThread):
-    """The thread that was to ask the user does not wait any more, as after Ctrl-C at a question."""
-
-
 def loop() -> asyncio.AbstractEventLoop:
     """Return the loop of the background thread, which starts when it is first needed."""
     global _loop, _thread
@@ -300,9 +296,7 @@ def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
     Raises
     ------
     NoWaitingThread
-        If no thread waits for the loop.
-    QuestionStopped
-        If the one that does stops waiting, as by Ctrl-C at this question or another.
+        If no thread waits for the loop, or Ctrl-C ended the wait, as at this question.
     """
     answer: concurrent.futures.Future[T] = concurrent.futures.Future()
     with _waiting_lock:
@@ -314,7 +308,7 @@ def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
     asked.requests.put((lambda: function(*args), answer))
     while not concurrent.futures.wait({answer}, _SLICE).done:
         if asked.is_over and not answer.done():
-            raise QuestionStopped
+            raise NoWaitingThread
     return answer.result()
 
 
@@ -345,7 +339,7 @@ def _serve(requests: _Requests) -> None:
         answer.set_exception(error)
     except BaseException:
         # As Ctrl-C: it ends this wait, and would end the loop in one of its tasks.
-        answer.set_exception(QuestionStopped())
+        answer.set_exception(NoWaitingThread())
         raise
 
 

@@ -70,10 +70,11 @@ def _ask(text: str) -> str:
             "your session with AWS has expired, and the code of your device is needed: run a "
             "command that asks for it, like `%sky doctor --provider aws`, then this again."
         )
+    is_waited_for = event_loop.somebody_waits()  # not any more after Ctrl-C at another question
     with _lock:
         try:
             return event_loop.call_in_waiting_thread(getpass.getpass, text)
-        except event_loop.QuestionStopped:
-            raise SkyError("the code of your device was not given.") from None
         except event_loop.NoWaitingThread:
+            if is_waited_for:
+                raise SkyError("the code of your device was not given.") from None
             return getpass.getpass(text)
