@@ -5,8 +5,8 @@ ranks, leaves both with what was assigned last, as in one process.
 
 What does not work: sending the whole value. It has the step with which the ranks began.
 
-The solution: the notebook keeps a digest of each part of a dictionary, list, set, plain object or
-data frame from when ranks had the same (`contents`). It compares them with those of now
+The solution: the notebook keeps a digest of each part of a dictionary, list, deque, set, plain
+object or data frame from when ranks had the same (`contents`). It compares them with those of now
 (`changes_of`), and a rank takes over the parts that differ (`node.rank.namespace.takeover`). A part
 that is such a container itself has parts of its own. In what it is in, it counts as the same as
 long as it is the same object.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copyreg
 import weakref
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from types import ModuleType, SimpleNamespace
@@ -35,7 +35,8 @@ Contents = Mapping[int, Mapping[str, str]]
 
 _MAX_PARTS = 1000  # in a value, above which it is sent as a whole
 DICTIONARIES = (dict, OrderedDict, defaultdict, Counter)
-_WITH_LENGTH: tuple[type, ...] = (tuple, list, set, *DICTIONARIES)
+LISTS = (list, deque)
+_WITH_LENGTH: tuple[type, ...] = (tuple, set, *LISTS, *DICTIONARIES)
 LENGTH, ORDER, REST = " length", " order", " rest"
 _BY_PLACE = " by place"  # known by where it is: another one may be there (see `places`)
 
@@ -94,7 +95,7 @@ def _contents(
     for identity, (container, parts) in containers.items():
         is_frame = frames.is_frame(container)
         each = {name: digest(part, is_frame) for name, part in parts.items()}
-        if type(container) is list:
+        if type(container) in LISTS:
             each[LENGTH] = str(len(container))
         elif type(container) is not set:
             each[ORDER] = blobs.digest("".join(parts).encode(errors="replace"))
@@ -222,7 +223,7 @@ def has_parts(obj: Any) -> bool:
 
 def parts_of(obj: Any) -> dict[str, Any] | None:
     """Return the parts of a container by their labels; ``None`` if some have none."""
-    if type(obj) is list:
+    if type(obj) in LISTS:
         return {f"[{index}]": part for index, part in enumerate(obj)}
     if frames.is_frame(obj):
         named = frames.parts_of(obj)

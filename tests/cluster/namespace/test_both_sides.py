@@ -253,6 +253,19 @@ def test_a_container_of_too_many_parts_is_that_of_the_notebook(notebook) -> None
     assert notebook.ask("(numbers[0], numbers[1])") == [(0, 1)] * 4
 
 
+def test_a_deque_keeps_what_ranks_took_from_it_like_a_list(notebook) -> None:
+    notebook.here(
+        "from collections import deque\n"
+        "jobs, last = deque([1, 2, 3]), deque([{'n': 1}, {'n': 2}], maxlen=3)"
+    )
+    notebook.there("jobs.popleft(); jobs[0] += rank; last.append(rank); last[0]['there'] = rank")
+    notebook.here("jobs.append(4); last.append('here'); last[0]['n'] = 5")
+    for rank, (left, latest, most) in enumerate(notebook.ask("(jobs, last, last.maxlen)")):
+        assert ([*left], [*latest], most) == ([2 + rank, 3, 4], [{"n": 2}, rank, "here"], 3)
+    notebook.here("jobs.clear(); jobs.append(5); last.append('more')")
+    assert notebook.ask("([*jobs], last[-1], last.maxlen)") == [([5], "more", 3)] * 4
+
+
 def test_dictionaries_of_other_kinds(notebook) -> None:
     notebook.here(
         "from collections import Counter, OrderedDict\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection
 from typing import Any
 
@@ -11,6 +11,7 @@ from jupyter_sky.analysis.labels import EVERYTHING, attribute_label, item_label
 from jupyter_sky.serialization.changes.container_changes import (
     DICTIONARIES,
     LENGTH,
+    LISTS,
     ORDER,
     REST,
     parts_of,
@@ -49,7 +50,7 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> list[tup
     if is_frame(received):
         _change_frame(present, received, changes)
         return []
-    if type(received) is list:
+    if type(received) in LISTS:
         return _change_list(present, received, changes)
 
     def is_changed(name: str | None) -> bool:
@@ -92,20 +93,27 @@ def unchanged(received: Any, changes: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _change_list(own: list[Any], others: list[Any], changes: Collection[str]) -> list[Any]:
+def _change_list(
+    own: list[Any] | deque[Any], received: list[Any] | deque[Any], changes: Collection[str]
+) -> list[Any]:
+    others = [*received]
     lengths = [each.removeprefix(LENGTH) for each in changes if each.startswith(LENGTH)]
     former = int(lengths[0]) if lengths else len(others)
     changed = [index for index in range(min(former, len(others))) if f"[{index}]" in changes]
     is_other = len(own) != former
     is_unclear = is_other and changed and (lengths or changed[-1] >= len(own))
     if EVERYTHING in changes or len(others) < former or is_unclear:
-        own[:] = others
+        own.clear()
+        own.extend(others)
         return [(own, index) for index in range(len(own))]
     for index in changed:
         own[index] = others[index]
     first = len(own)
-    own += others[former:]
-    return [(own, index) for index in [*changed, *range(first, len(own))]]
+    own.extend(others[former:])
+    gone = first + len(others[former:]) - len(own)  # at the beginning of a deque that was full
+    return [
+        (own, index - gone) for index in [*changed, *range(first, len(own) + gone)] if index >= gone
+    ]
 
 
 def _fits(present: Any, received: Any, changes: Collection[str]) -> bool:
