@@ -15,6 +15,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
@@ -94,7 +95,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._value = value
         self._classes_by_value = classes_by_value
         self._without_caches = without_caches
-        self._fill_class = fill_new_class if to_notebook else _fill_class
+        self._fill_class = fill_new_class if to_notebook else fill_class
         self._refilled = refilled
         self._reduce_sharded = sharded.reducer(whole)
         self._main = main_namespace()
@@ -292,6 +293,12 @@ def _class_named(identity: str, name: str) -> type:
     return found
 
 
+def class_of(identity: str) -> type | None:
+    """Return the class of an identity, if it was received or defined here."""
+    found: type | None = _internals._DYNAMIC_CLASS_TRACKER_BY_ID.get(identity)
+    return found
+
+
 def _make_class(make: Callable[..., type], arguments: tuple[Any, ...], name: str) -> type:
     """Make a class that was pickled by value, unless the same class was defined here."""
     *_, identity, _ = arguments
@@ -338,7 +345,15 @@ def _without_init_subclass(owner: type) -> Iterator[None]:
 _unfinished: weakref.WeakSet[type] = weakref.WeakSet()
 
 
-def _fill_class(kind: type, state: Any) -> None:
+held_back: ContextVar[dict[type, Any]] = ContextVar("held_back")
+"""Where the attributes of its classes are put with which they would be filled."""
+
+
+def fill_class(kind: type, state: Any) -> None:
+    """Fill a class, whether or not it was there before, unless that is held back."""
+    if kind in (states := held_back.get({})):
+        states[kind] = state
+        return
     _unfinished.discard(kind)
     _internals._class_setstate(kind, state)
 
@@ -347,7 +362,7 @@ def fill_new_class(kind: type, state: Any) -> bool:
     """Fill a class that has just been made; return ``False`` for one that was there before."""
     is_new = kind in _unfinished
     if is_new:
-        _fill_class(kind, state)
+        fill_class(kind, state)
     return is_new
 
 

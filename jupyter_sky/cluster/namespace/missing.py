@@ -11,11 +11,12 @@ turn: what a rank was sent in any case would take the place of what it has bound
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
 from jupyter_sky.cluster.namespace.dependencies import Dependencies
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
-from jupyter_sky.cluster.namespace.items.item import NamespaceItem
+from jupyter_sky.cluster.namespace.items.item import NamespaceItem, class_key
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_RUNS, RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.cluster.namespace.state_at_turn import StateAtTurn
@@ -56,6 +57,12 @@ def who_lacks(
         if missing:
             lacking.setdefault(tuple(missing), []).append(rank)
     return lacking
+
+
+def keys_of(names: Collection[str], namespace: Mapping[str, Any]) -> frozenset[str]:
+    """Return names, and the keys of the classes that they stand for."""
+    found = (class_key(namespace.get(name)) for name in names)
+    return frozenset({*names, *filter(None, found)})
 
 
 def leave_out(

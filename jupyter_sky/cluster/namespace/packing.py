@@ -34,7 +34,7 @@ class PackedGroup:
     shared, tokens
         The objects in it that later pickles may refer to, and their tokens.
     models, contents
-        The models of its values, and what is in their containers, by name.
+        The models of its values, and what is in their containers, by name; of classes, by key.
     named
         Its values, by name.
     class_tokens
@@ -145,7 +145,9 @@ def pack_group(
         pickled = pickling.dump(values, names=keys, classes_by_value=classes)
     shared = pickled.shared if kind != "setting" else {}
     named = {item.key: item.value for item in items if item.is_name}
-    tokens = sent_objects.assign_tokens(shared, named)
+    # A class that is defined again is another one, though it may have the identity of the former.
+    kinds = {id(each): pickled.memo[id(each)] for each in values if kind == "class"}
+    tokens = sent_objects.assign_tokens({**shared, **kinds}, named)
     in_classes = shared.items() if kind == "class" else ()
     class_tokens = {key: tokens.of(index) for key, (index, obj) in in_classes if is_referable(obj)}
     sent_objects.note_in_classes(class_tokens.values())
@@ -163,7 +165,8 @@ def pack_group(
         "by_name": [item.key for item in items if item.is_found_by_name],
     }
     models = {item.key: item.models for item in items if item.models}
-    numbers = {key: tokens.of(index) for key, (index, _) in shared.items()} | dict(links or {})
+    numbers = {key: tokens.of(index) for key, (index, _) in {**shared, **kinds}.items()}
+    numbers |= links or {}
     contents = {item.key: each for item in items if (each := item.contents(numbers))}
     for item in items if kind == "name" else ():
         inside = item.pickled.shared.keys() & numbers.keys()

@@ -136,7 +136,7 @@ class NamespaceSync:
             )
             undecided = state.undecided(ranks)
             missing.unbind(state, update, undecided)
-            forced = frozenset(names if force else ())
+            forced = missing.keys_of(names if force else (), namespace)
             self._dependencies.learn(cell)
             self._add_missing(update, collector, state, forced, undecided - forced)
             update.kept, update.needed = collector if keep else None, collector.visited

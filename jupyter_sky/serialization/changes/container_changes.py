@@ -10,6 +10,8 @@ object or data frame from when ranks had the same (`contents`). It compares them
 (`changes_of`), and a rank takes over the parts that differ (`node.rank.namespace.takeover`). A part
 that is such a container itself has parts of its own. In what it is in, it counts as the same as
 long as it is the same object.
+
+A class of the notebook is such a container too: its data are its parts, and its methods are sent.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 
 from jupyter_sky.analysis.labels import attribute_label, item_label
 from jupyter_sky.serialization import blobs, pickling
-from jupyter_sky.serialization.changes import frames, writes
+from jupyter_sky.serialization.changes import classes, frames, writes
 from jupyter_sky.serialization.models.torch_kinds import is_any
 from jupyter_sky.serialization.object_tokens.kinds import SCALARS, is_referable
 from jupyter_sky.serialization.reducers.by_type import reduce
@@ -38,6 +40,7 @@ DICTIONARIES = (dict, OrderedDict, defaultdict, Counter)
 LISTS = (list, deque)
 _WITH_LENGTH: tuple[type, ...] = (tuple, set, *LISTS, *DICTIONARIES)
 LENGTH, ORDER, REST = " length", " order", " rest"
+_IS_CLASS = " is a class"
 _BY_PLACE = " by place"  # known by where it is: another one may be there (see `places`)
 
 # What tells that pickle writes an object of a class in its usual way, and what tells that not.
@@ -105,6 +108,8 @@ def _contents(
             factory = container.default_factory
             is_named = isinstance(factory, type) and factory.__module__ == "builtins"
             each[REST] = str(factory) if is_named else digest(factory, False)
+        elif isinstance(container, type):
+            each[_IS_CLASS] = ""
         if not is_referable(container):
             each[_BY_PLACE] = ""
         found[numbers[identity]] = each
@@ -129,7 +134,8 @@ def changes_of(
     -------
     dict
         For each container that is the same object as that of the ranks, the labels of the parts
-        that differ. Its key is the name of a value that it is in, and its token (``"config 17"``).
+        that differ. Its key is the name of a value that it is in, and its token (``"config 17"``);
+        that of a class is the key of its item.
     """
     found: dict[str, list[str]] = {}
     seen: set[int] = set()
@@ -139,7 +145,8 @@ def changes_of(
             continue  # it refers to what takes the place of what is there
         for token in contents.keys() & former.keys() - seen:
             if _is_same(former[token], contents[token]):
-                found[f"{name} {token}"] = _differing(former[token], contents[token])
+                key = name if _IS_CLASS in contents[token] else f"{name} {token}"
+                found[key] = _differing(former[token], contents[token])
         seen |= contents.keys()
     return found
 
@@ -174,7 +181,8 @@ def _containers_in(value: Any) -> dict[int, tuple[Any, Mapping[str, Any]]]:
     waiting, left = [value], _MAX_PARTS
     while waiting:
         obj = waiting.pop()
-        if id(obj) in seen or not (type(obj) is tuple or _is_container(obj)):
+        is_class = obj is value and classes.has_data(obj)
+        if id(obj) in seen or not (is_class or type(obj) is tuple or _is_container(obj)):
             continue
         seen.add(id(obj))
         left -= _size(obj)
@@ -225,6 +233,8 @@ def parts_of(obj: Any) -> dict[str, Any] | None:
     """Return the parts of a container by their labels; ``None`` if some have none."""
     if type(obj) in LISTS:
         return {f"[{index}]": part for index, part in enumerate(obj)}
+    if isinstance(obj, type):
+        return {attribute_label(name): part for name, part in classes.data_in(vars(obj)).items()}
     if frames.is_frame(obj):
         named = frames.parts_of(obj)
     elif type(obj) is set:

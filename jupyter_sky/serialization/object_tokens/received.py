@@ -110,6 +110,11 @@ class ReceivedObjects:
         for identity, place in places(names, moved).items() if moved else ():
             self._places[moved[identity]] = place
 
+    def stand_in(self, token: int, received: Any, present: Any) -> None:
+        """Have a token stand for what was received, and what is here, until `settle`."""
+        self._unplaced[token] = received
+        self.former[id(received)] = present
+
     def replace(self, others: Mapping[int, Any]) -> None:
         """Have tokens stand for other objects.
 

@@ -175,7 +175,8 @@ class NameGroup(TypedDict):
         The keys of classes that ranks are to find by their names, too.
     changes
         For each model that the ranks have and that was changed in place in the notebook: the names
-        of its parts that differ (see `jupyter_sky.serialization.changes.model_changes`).
+        of its parts that differ (see `jupyter_sky.serialization.changes.model_changes`). Also for
+        each such container and class (see `container_changes` there).
     """
 
     ranks: NotRequired[list[int]]

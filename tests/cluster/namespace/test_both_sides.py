@@ -549,3 +549,44 @@ def test_what_belongs_to_a_container_but_is_no_part_of_it(notebook) -> None:
     )
     asked = "table.attrs, table.columns.name, table['a'].tolist(), by['a'], by['b']"
     assert notebook.ask(asked) == [({"unit": 1}, None, [5, 2], 5, [])] * 4
+
+
+def test_a_class_keeps_what_ranks_made_of_its_data(notebook) -> None:
+    notebook.here(
+        "class CFG:\n  lr, best, old, hist, opt = .1, 0., 1, [], {'n': 0}\n"
+        "  def f(self): return 1\n"
+        "class Sub(CFG): hist = CFG.hist\nseen = CFG.opt\nold = CFG"
+    )
+    notebook.there(
+        "CFG.best = rank; CFG.hist.append(rank); CFG.opt['n'] += 1; CFG.there = 2; Sub, old, seen"
+    )
+    notebook.here("CFG.lr = .01; CFG.hist.append('here'); CFG.new = CFG.hist; del CFG.old")
+    has = (
+        "(CFG.lr, CFG.best, CFG.hist, CFG.opt['n'], CFG.there, hasattr(CFG, 'old'), CFG().f(), "
+        "CFG is old, CFG.new is CFG.hist is Sub.hist, seen is CFG.opt)"
+    )
+    expected = [(0.01, rank, [rank, "here"], 1, 2, False, 1, True, True, True) for rank in range(4)]
+    assert notebook.ask(has) == expected
+    notebook.here("CFG.f = lambda self: 2; CFG.opt['lr'] = 1")
+    assert notebook.ask("(CFG().f(), CFG.best, CFG.opt)") == [
+        (2, rank, {"n": 1, "lr": 1}) for rank in range(4)
+    ]
+    notebook.there("CFG.best = 9", out=["CFG"])
+    notebook.there("CFG.best += rank")
+    notebook.here("CFG.lr = 1")
+    assert notebook.ask("(CFG.lr, CFG.best)") == [(1, 9 + rank) for rank in range(4)]
+
+
+def test_a_class_that_is_defined_again_or_pushed_is_the_notebooks(notebook) -> None:
+    define = "class CFG: lr, best, hist = .1, 0., []"
+    notebook.here(define)
+    notebook.there("CFG.best = 1; CFG.hist.append(rank)")
+    notebook.here(define)
+    notebook.here("CFG.lr = .01")
+    assert notebook.ask("(CFG.lr, CFG.best, CFG.hist)") == [(0.01, 0.0, [])] * 4
+    notebook.there("CFG.best = 1; CFG.hist.append(rank)")
+    notebook.push("CFG")
+    assert notebook.ask("(CFG.lr, CFG.best, CFG.hist)") == [(0.01, 0.0, [])] * 4
+    notebook.there("CFG.best = 1; CFG.hist.append(rank)")
+    notebook.here("CFG.best = 0.; CFG.lr = .1")
+    assert notebook.ask("(CFG.lr, CFG.best, CFG.hist)") == [(0.1, 0.0, [rank]) for rank in range(4)]

@@ -461,7 +461,8 @@ def test_a_class_and_what_it_shares_with_a_name(notebook) -> None:
     shared = [(True, {"depth": 1, "rank": rank}) for rank in range(4)]
     assert notebook.ask(f"Net.width and {IS_SHARED}") == shared
     notebook.here("config['depth'] = 2")
-    assert notebook.ask(IS_SHARED) == [(True, {"depth": 2})] * 4
+    shared = [(True, {"depth": 2, "rank": rank}) for rank in range(4)]
+    assert notebook.ask(IS_SHARED) == shared
     notebook.here("config = dict(config)")
     assert notebook.ask(IS_SHARED) == [(False, {"depth": 2})] * 4
 

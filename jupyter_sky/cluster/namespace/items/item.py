@@ -127,15 +127,16 @@ class NamespaceItem:
         return model_changes.held(self.value, self.pickled.shared, self.memory_digests)
 
     def contents(self, numbers: Mapping[int, int]) -> Contents | None:
-        """Return what is in the containers of the value, of which these are the tokens."""
-        if not self.is_name:
+        """Return what is in the class, or in containers of the value; these are their tokens."""
+        if not (self.is_name or self.is_class):
             return None
         models = self.models.models if self.models else ()
         return container_changes.contents(self.value, numbers, models, self.memory_digests)
 
     def known_contents(self, sent_objects: SentObjects) -> Contents | None:
         """Return what is in the containers of a value that ranks have."""
-        return self.contents(sent_objects.tokens_of(self.pickled.shared))
+        itself = {id(self.value): (0, self.value)} if self.is_class else {}
+        return self.contents(sent_objects.tokens_of({**self.pickled.shared, **itself}))
 
     def size(self, without: Collection[str]) -> int:
         """Return the bytes of the pickle and of its large parts; some parts are not counted.

@@ -16,9 +16,10 @@ from jupyter_sky.node.blobs.partial_blob import NO_ROOM, write_blob
 from jupyter_sky.node.rank.namespace import attributes
 from jupyter_sky.node.rank.namespace.gathering import GatheredFiles, Gatherer, no_room
 from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader
+from jupyter_sky.node.rank.namespace.takeover.classes import take_over_data
 from jupyter_sky.node.rank.namespace.takeover.takeover import Takeover
 from jupyter_sky.serialization import blobs, cell_sources, garbage, pickling
-from jupyter_sky.serialization.changes.classes import refill
+from jupyter_sky.serialization.changes.classes import not_filled, refill
 from jupyter_sky.serialization.models import hooks, sharded
 from jupyter_sky.serialization.models.torch_kinds import is_module
 from jupyter_sky.serialization.object_tokens.received import received_objects
@@ -117,16 +118,12 @@ class Namespace:
     def _bind(self, group: NameGroup) -> None:
         cell_sources.register(group["cells"])
         received_objects.former.clear()
+        if group["kind"] == "class":
+            self._bind_classes(group)
+            return
         received = self._load(group)
         values = received if group["together"] else [received]
         bound = dict(zip(group["names"], values, strict=True))
-        if group["kind"] == "class":
-            self._classes.update(bound)
-            for key in group["by_name"]:
-                self._bind_class(bound[key])
-            self._received.update(bound.values())
-            received_objects.settle({})
-            return
         Takeover(bound, self._present).apply(group.get("changes", {}))
         received_objects.former.clear()
         for name in [each for each in bound if ":" in each]:
@@ -138,6 +135,18 @@ class Namespace:
         self.names.update(bound)
         received_objects.settle(bound)
         self._received.update(each for each in values if isinstance(each, type))
+
+    def _bind_classes(self, group: NameGroup) -> None:
+        changes = group.get("changes", {})
+        with not_filled(each.partition(" ")[2] for each in changes) as states:
+            bound = dict(zip(group["names"], self._load(group), strict=True))
+        if states:
+            take_over_data(bound, states, changes)
+        self._classes.update(bound)
+        for key in group["by_name"]:
+            self._bind_class(bound[key])
+        self._received.update(bound.values())
+        received_objects.settle({})
 
     def _present(self, name: str) -> Any:
         """Return what a name stands for now, which may be that of an attribute of a module."""

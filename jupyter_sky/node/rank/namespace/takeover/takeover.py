@@ -69,9 +69,9 @@ class Takeover:
 
     def _pair(self, name: str) -> tuple[Any, Any]:
         """Return what was received, and what is here, for a key of the changes."""
-        name, _, token = name.partition(" ")
-        if not token:
-            return self._bound[name], self._present(name)
+        name, _, token = name.rpartition(" ")
+        if not name:
+            return self._bound[token], self._present(token)
         received = received_objects.get(int(token))
         return received, received_objects.former.get(id(received))
 
