@@ -122,16 +122,23 @@ class SetAgain:
     def _find(self, collector: ItemCollector, state: StateAtTurn) -> dict[int, _Held]:
         """Return the objects that were set, by token, with the values that hold them on ranks."""
         held = {token: _Held() for token in self._parts}
+        found: dict[str, NamespaceItem] = {}
         for name in state.names_anywhere():
-            is_there = may_share(collector.namespace.get(name))
-            if is_there and self._sent_objects.may_be_in(name, self._parts):
-                with suppress(UsageError):  # it cannot be pickled any more
-                    item = collector.item(name)
-                    shared = item.pickled.shared
-                    for identity, token in self._sent_objects.tokens_of(shared).items():
-                        if token in held:
-                            held[token].items.append(item)
-                            held[token].obj = shared[identity][1]
+            value = collector.namespace.get(name)
+            with suppress(UsageError):  # it cannot be pickled any more
+                if not may_share(value):
+                    continue
+                if isinstance(value, type):
+                    if self._sent_objects.are_in_class(value, self._parts):
+                        found.update({each.key: each for each in collector.with_classes(name)})
+                elif self._sent_objects.may_be_in(name, self._parts):
+                    found[name] = collector.item(name)
+        for item in found.values():
+            objects = item.objects
+            for identity, token in self._sent_objects.tokens_of(objects).items():
+                if token in held:
+                    held[token].items.append(item)
+                    held[token].obj = objects[identity][1]
         return held
 
     def _set_parts(self, token: int, held: _Held) -> bool:

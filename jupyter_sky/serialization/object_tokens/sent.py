@@ -287,6 +287,10 @@ class SentObjects:
         """
         return name not in self._in_names or not self._in_names[name].isdisjoint(tokens)
 
+    def are_in_class(self, kind: type, tokens: Collection[int]) -> bool:
+        """Return whether any of these objects may be a class, or in it."""
+        return self.token_of(kind) in tokens or not self._in_classes.isdisjoint(tokens)
+
     def note_in_classes(self, tokens: Iterable[int]) -> None:
         """Note that objects are parts of classes, which few are."""
         self._in_classes.update(tokens)

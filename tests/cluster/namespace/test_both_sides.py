@@ -590,3 +590,14 @@ def test_a_class_that_is_defined_again_or_pushed_is_the_notebooks(notebook) -> N
     notebook.there("CFG.best = 1; CFG.hist.append(rank)")
     notebook.here("CFG.best = 0.; CFG.lr = .1")
     assert notebook.ask("(CFG.lr, CFG.best, CFG.hist)") == [(0.1, 0.0, [rank]) for rank in range(4)]
+
+
+def test_data_of_a_class_that_is_set_to_what_it_was(notebook) -> None:
+    notebook.here("class CFG: lr, best, hist = .1, 0., []")
+    notebook.there("CFG.lr = CFG.best = rank + 1; CFG.hist.append(rank)")
+    notebook.here("CFG.best = 0.")
+    has = "(CFG.lr, CFG.best, CFG.hist)"
+    assert notebook.ask(has) == [(rank + 1, 0.0, [rank]) for rank in range(4)]
+    notebook.there("CFG.best = 1")
+    notebook.here("CFG.hist.clear()")
+    assert notebook.ask(has) == [(rank + 1, 1, []) for rank in range(4)]

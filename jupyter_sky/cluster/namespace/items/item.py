@@ -17,7 +17,7 @@ from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.changes import container_changes, model_changes, writes
 from jupyter_sky.serialization.changes.container_changes import Contents
 from jupyter_sky.serialization.changes.model_changes import HeldModels
-from jupyter_sky.serialization.object_tokens.kinds import is_mutable
+from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_mutable
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.serialization.pickler import in_main
@@ -126,6 +126,12 @@ class NamespaceItem:
             return None
         return model_changes.held(self.value, self.pickled.shared, self.memory_digests)
 
+    @property
+    def objects(self) -> MemoEntries:
+        """The objects in it that other values may share, and the class itself."""
+        itself = {id(self.value): (0, self.value)} if self.is_class else {}
+        return {**self.pickled.shared, **itself}
+
     def contents(self, numbers: Mapping[int, int]) -> Contents | None:
         """Return what is in the class, or in containers of the value; these are their tokens."""
         if not (self.is_name or self.is_class):
@@ -135,8 +141,7 @@ class NamespaceItem:
 
     def known_contents(self, sent_objects: SentObjects) -> Contents | None:
         """Return what is in the containers of a value that ranks have."""
-        itself = {id(self.value): (0, self.value)} if self.is_class else {}
-        return self.contents(sent_objects.tokens_of({**self.pickled.shared, **itself}))
+        return self.contents(sent_objects.tokens_of(self.objects))
 
     def size(self, without: Collection[str]) -> int:
         """Return the bytes of the pickle and of its large parts; some parts are not counted.
