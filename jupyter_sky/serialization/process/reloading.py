@@ -1,0 +1,196 @@
+"""Loads modules of the user's again whose files were edited, and renews what came from them."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import enum
+import graphlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import blake3
+
+from jupyter_sky.serialization.user_modules import imported_by
+
+
+@dataclass
+class SourceFile:
+    """The state of a file when its module was loaded.
+
+    Attributes
+    ----------
+    path
+        Where it is.
+    stamp
+        Its modification time in nanoseconds, and its size in bytes.
+    digest
+        The digest of its content; empty if it may have changed since the module was loaded.
+    """
+
+    path: Path
+    stamp: tuple[int, int]
+    digest: str
+
+
+def is_importable(name: str, module: ModuleType) -> bool:
+    """Return whether Python can find a module by its name.
+
+    Modules that `torch.compile` generates are named as children of a module that is not a package.
+    """
+    package = name.rpartition(".")[0]
+    path = getattr(sys.modules.get(package), "__path__", None)
+    if module.__spec__ is None or (package and path is None):
+        return False
+    return any(
+        finder.find_spec(name, path, module) is not None
+        for finder in sys.meta_path
+        if hasattr(finder, "find_spec")
+    )
+
+
+def source_file(path: Path, known: SourceFile | None = None) -> SourceFile | None:
+    """Return the present state of a file, which is read only if it seems to have changed."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        stamp = status.st_mtime_ns, status.st_size
+        if known and known.digest and (path, stamp) == (known.path, known.stamp):
+            return known
+        return SourceFile(path, stamp, blake3.blake3(path.read_bytes()).hexdigest())
+    return None
+
+
+def in_order(edited: Mapping[str, Path]) -> list[str]:
+    """Return modules in an order in which each follows those that it uses.
+
+    Parameters
+    ----------
+    edited
+        The files of modules, by the names of these.
+    """
+    uses = {}
+    for name, path in edited.items():
+        package = name if hasattr(sys.modules[name], "__path__") else name.rpartition(".")[0]
+        uses[name] = imported_by(path.read_bytes(), package) & edited.keys() - {name}
+    with contextlib.suppress(graphlib.CycleError):
+        return list(graphlib.TopologicalSorter(uses).static_order())
+    return list(edited)
+
+
+def reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
+    """Load a module again; as with ``%autoreload``, existing objects get the new code.
+
+    Parameters
+    ----------
+    module
+        The module.
+    namespaces
+        Those in which names that were imported from it are bound again.
+
+    Raises
+    ------
+    Exception
+        Whatever loading its file raises. The module stays as it was.
+    """
+    from IPython.extensions.autoreload import superreload
+
+    # Python considers bytecode current if the source has the same size and second of modification.
+    with contextlib.suppress(OSError, NotImplementedError):
+        Path(importlib.util.cache_from_source(str(module.__file__))).unlink()
+    former = dict(vars(module))
+    with _keeping_enum_members(module, former):
+        superreload(module, importlib.reload, {})
+    for name, old in former.items():
+        new = vars(module).get(name)
+        if isinstance(old, type) and isinstance(new, type) and old.__module__ == module.__name__:
+            _move_subclasses(old, new)
+    for namespace in namespaces:
+        if namespace is not vars(module):
+            _rebind(namespace, module, former)
+
+
+@contextlib.contextmanager
+def _keeping_enum_members(module: ModuleType, former: dict[str, Any]) -> Iterator[None]:
+    """Have the enums of a module that is loaded again keep their members.
+
+    Members are compared by identity, by ``==`` too, and values of the user's hold on to them. They
+    are kept as soon as the class is made, because the rest of the module refers to them.
+    """
+    functions = vars(builtins)
+    build = functions["__build_class__"]
+
+    def build_class(body: FunctionType, name: str, *bases: Any, **options: Any) -> Any:
+        made = build(body, name, *bases, **options)
+        if body.__globals__ is vars(module) and isinstance(made, enum.EnumType):
+            old = _in_namespace(former, made.__qualname__)
+            if isinstance(old, enum.EnumType):
+                _take_over_members(old, made)
+        return made
+
+    functions["__build_class__"] = build_class
+    try:
+        yield
+    finally:
+        functions["__build_class__"] = build
+
+
+def _in_namespace(namespace: dict[str, Any], path: str) -> Any:
+    """Return what a qualified name like ``Config.Mode`` stands for, or ``None``."""
+    first, *rest = path.split(".")
+    value = namespace.get(first)
+    for part in rest:
+        value = vars(value).get(part) if isinstance(value, type) else None
+    return value
+
+
+def _take_over_members(old: Any, new: Any) -> None:
+    """Put the members of an enum into the class that replaces it, with what these are now."""
+    kept: dict[int, Any] = {}
+    for name, made in new.__members__.items():
+        member = old.__members__.get(name)
+        # A member of IntEnum is a number, too, and that cannot change.
+        is_plain = new._member_type_ is object
+        if id(made) not in kept and member is not None and (is_plain or member.value == made.value):
+            with contextlib.suppress(TypeError):  # if the new class has another layout
+                object.__setattr__(member, "__class__", new)
+                vars(member).update(vars(made))
+                kept[id(made)] = member
+        if id(made) in kept and vars(new).get(name) is made:
+            type.__setattr__(new, name, kept[id(made)])
+    for places in (new._member_map_, new._value2member_map_):
+        places.update({key: kept.get(id(each), each) for key, each in places.items()})
+    if issubclass(new, enum.Flag):  # combinations that were made before
+        for value, member in old._value2member_map_.items():
+            if value not in new._value2member_map_:
+                object.__setattr__(member, "__class__", new)
+                new._value2member_map_[value] = member
+
+
+def _move_subclasses(old: type, new: type) -> None:
+    """Rebase the subclasses of a class on the class that replaces it."""
+    children: list[type] = old.__subclasses__()
+    for child in children:
+        with contextlib.suppress(TypeError):  # if the new class has another layout
+            child.__bases__ = tuple(new if base is old else base for base in child.__bases__)
+
+
+def _rebind(namespace: dict[str, Any], module: ModuleType, former: dict[str, Any]) -> None:
+    """Rebind names that were imported from a module to the module's new objects."""
+    now = vars(module)
+    for name, value in list(namespace.items()):
+        if name.startswith("__"):
+            continue
+        source = name
+        if isinstance(value, (type, FunctionType)) and value.__module__ == module.__name__:
+            source = value.__name__  # even if it was imported under another name
+        if source in now and former.get(source, _MISSING) is value:
+            namespace[name] = now[source]
+
+
+_MISSING = object()
