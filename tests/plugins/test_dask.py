@@ -309,6 +309,38 @@ def test_workers_import_from_where_the_notebook_does(
     assert pool.dask().submit(found).result() == str(tmp_path / "words_beside.py")
 
 
+def test_workers_have_the_new_code_of_an_edited_module_and_the_state_of_others(
+    pool: sky.ComputePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import joblib
+
+    edited_file = tmp_path / "edited_beside.py"
+    edited_file.write_text("def helper(x): return x + 1")
+    (tmp_path / "kept_beside.py").write_text(
+        "import random\nfrom edited_beside import helper\nstate = random.random()\n"
+        "def both(x): return helper(x), state\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    edited, kept = (importlib.import_module(f"{name}_beside") for name in ("edited", "kept"))
+
+    def there() -> Any:
+        return joblib.Parallel(n_jobs=-1)(joblib.delayed(edited.helper)(at) for at in range(3))
+
+    assert there() == [1, 2, 3]
+    before = pool.dask().run(kept.both, 0)
+    edited_file.write_text("def helper(x): return x + 1000")
+    importlib.reload(edited)
+    assert there() == [1000, 1001, 1002]
+    after = pool.dask().run(kept.both, 0)
+    assert after == {worker: (1000, state) for worker, (_, state) in before.items()}
+
+    edited_file.write_text("def helper(x): return x +")
+    with pytest.raises(sky.SkyError, match=r"edited_beside again .* correct .*edited_beside\.py"):
+        there()
+    edited_file.write_text("def helper(x): return x + 7")
+    assert there() == [7, 8, 9]
+
+
 def test_what_dask_says_is_in_the_logs(pool: sky.ComputePool) -> None:
     assert b"distributed.scheduler" in pool.cluster.log(0).data
     assert b"distributed.worker" in pool.cluster.log(1).data

@@ -1,7 +1,8 @@
 """The user's own modules in Dask's processes, which import the modules of tasks.
 
 Dask pickles a function of a module by name: workers, and the scheduler, which examines each graph,
-must find the module. So the modules that the notebook has imported are sent before tasks.
+must find the module. So the modules that the notebook has imported are sent before tasks. Where
+these processes see the notebook's files, they are told where these are, and which were edited.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,14 +26,42 @@ from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 from distributed.diskutils import WorkSpace
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization import pickling
-from jupyter_sky.serialization.user_modules import ImportPaths, SourceTree, source_trees
+from jupyter_sky.serialization.process.module_attributes import users_modules
+from jupyter_sky.serialization.process.reloading import (
+    SourceFile,
+    in_order,
+    is_importable,
+    reload,
+    source_file,
+)
+from jupyter_sky.serialization.user_modules import (
+    ImportPaths,
+    SourceTree,
+    source_trees,
+    user_source_file,
+)
 
 _NAME = "jupyter-sky-modules"
 _ATTEMPTS = 10
 _PAUSE = 0.1  # seconds
 
-Installable = ImportPaths | SourceTree
+
+@dataclass(frozen=True)
+class _Versions:
+    """The versions of modules that the notebook has imported, in files that all see.
+
+    Attributes
+    ----------
+    digests
+        Digests of their files, by the names of the modules.
+    """
+
+    digests: Mapping[str, str]
+
+
+Installable = ImportPaths | SourceTree | _Versions
 
 
 class UserModules:
@@ -47,6 +77,7 @@ class UserModules:
         self._cluster = cluster
         self._sending = threading.Lock()
         self._sent: tuple[object, ...] = ()
+        self._sources: dict[str, SourceFile] = {}
 
     def send(self, client: Any) -> None:
         """Send new and edited modules; workers that connect later get them, too."""
@@ -64,7 +95,7 @@ class UserModules:
 
     def _find(self) -> Sequence[Installable]:
         if self._cluster.sync.shares_files:
-            return [ImportPaths.here()]
+            return [ImportPaths.here(), self._versions()]
         names = set()
         for value in list(pickling.main_namespace().values()):
             name = value.__name__ if inspect.ismodule(value) else None
@@ -72,6 +103,14 @@ class UserModules:
             if isinstance(name, str):
                 names.add(name.partition(".")[0])
         return list(source_trees(names))
+
+    def _versions(self) -> _Versions:
+        for module in users_modules():
+            name, path = module.__name__, user_source_file(module)
+            source = source_file(path, self._sources.get(name)) if path else None
+            if source:
+                self._sources[name] = source
+        return _Versions({name: source.digest for name, source in self._sources.items()})
 
 
 def _register_on_workers(client: Any, found: Sequence[Installable]) -> None:
@@ -87,7 +126,7 @@ def _register_on_workers(client: Any, found: Sequence[Installable]) -> None:
 
 
 def _identity(each: Installable) -> object:
-    return each if isinstance(each, ImportPaths) else (each.name, each.digest)
+    return (each.name, each.digest) if isinstance(each, SourceTree) else each
 
 
 def _digest(value: object) -> str:
@@ -123,6 +162,9 @@ def _install(found: Sequence[Installable]) -> None:
         if isinstance(each, ImportPaths):
             sys.path[:] = [*sys.path, *(entry for entry in each.path if entry not in sys.path)]
             continue
+        if isinstance(each, _Versions):
+            _reload_edited(each.digests)
+            continue
         if _installed.get(each.name) == each.digest:
             continue
         each.install(Path(_work_dir().dir_path))
@@ -132,6 +174,34 @@ def _install(found: Sequence[Installable]) -> None:
                     del sys.modules[name]
         _installed[each.name] = each.digest
     importlib.invalidate_caches()
+
+
+_loaded: dict[str, str] = {}
+"""The digest of the file of each module that this process has loaded, or would load."""
+
+
+def _reload_edited(digests: Mapping[str, str]) -> None:
+    """Load modules again that this process has imported from files that are other ones now.
+
+    So is, once, what it has imported before it was told of it: nobody knows which file that was.
+    """
+    edited = {}
+    for name, digest in digests.items():
+        module = sys.modules.get(name)
+        path = user_source_file(module) if module and _loaded.get(name) != digest else None
+        if module and path and is_importable(name, module):
+            edited[name] = path
+        else:
+            _loaded[name] = digest
+    for name in in_order(edited):
+        try:
+            reload(sys.modules[name], [vars(each) for each in users_modules()])
+        except Exception as error:  # whatever the user's code raises, of which not all can travel
+            raise SkyError(
+                f"Dask's workers cannot import {name} again after it was edited: "
+                f"{type(error).__name__}: {error}: correct {edited[name]} and run this again."
+            ) from None
+        _loaded[name] = digests[name]
 
 
 @cache

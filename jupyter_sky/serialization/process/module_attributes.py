@@ -90,7 +90,7 @@ def note_shared(values: Mapping[str, Any]) -> None:
 
 def places(identities: Collection[int]) -> Iterator[str]:
     """Yield the full names of what modules of the user's have of some objects."""
-    for module in _users_modules() if identities else ():
+    for module in users_modules() if identities else ():
         for name, value in list(vars(module).items()):
             if id(value) in identities and not name.startswith("__"):
                 yield f"{module.__name__}:{name}"
@@ -124,7 +124,7 @@ def note_collected(packages: Set[str]) -> frozenset[str]:
     frozenset of str
         Their full names.
     """
-    modules = _users_modules()
+    modules = users_modules()
     if packages.isdisjoint(package(module.__name__) for module in modules):
         return frozenset()
     for module in modules:
@@ -181,7 +181,8 @@ def _is_of_notebook(value: Any) -> bool:
     return is_one and value.__module__ == "__main__"
 
 
-def _users_modules() -> list[ModuleType]:
+def users_modules() -> list[ModuleType]:
+    """Return the user's own modules that this process has imported, without its program."""
     global _own_modules
     if _own_modules[0] != _imported():
         # Names of a program, which has a file too, travel by themselves.
