@@ -8,17 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MethodType
-from typing import (
-    Any,
-    Generic,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    TypeVarTuple,
-    cast,
-    overload,
-)
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, TypeVarTuple, cast, overload
 
 from jupyter_sky.api.call import Call, Decorate
 from jupyter_sky.api.calls.checks import (
@@ -106,6 +96,13 @@ def compute(
     >>> for loss in steps() >> pool: ...
     >>> for rank, loss in steps() @ pool: ...
     >>> means = running_mean(iter(readings)) >> pool
+
+    What the function uses by name is sent to a rank once, and again when it has changed here. What
+    it changes there stays on that rank until the value here changes, or the name is bound to
+    another object (``cache = {}``). A reset that leaves the value here as it was, like
+    ``cache.clear()`` or ``count = 0``, sends nothing: call a function that resets it there.
+
+    >>> reset() @ pool
 
     With several calls (``gather``, ``&``, ``map`` and ``>``), the values of a generator are
     returned as a list once the call is done, so that the call can be retried if its rank is lost,

@@ -69,6 +69,16 @@ def overrun(path: Path) -> None:
     wait_for.local(path)
 
 
+def test_what_ranks_have_changed_is_reset_by_a_function_there(pool: sky.ComputePool) -> None:
+    with of_notebook(f"{SOURCE}\ndef reset(): history.clear()") as names:
+        add, reset = sky.compute(names["add"]), sky.compute(names["reset"])
+        assert add() @ pool == [1, 1]
+        names["history"].clear()  # it is empty here: nothing tells that it was to be reset
+        assert add() @ pool == [2, 2]
+        reset() @ pool
+        assert add() @ pool == [1, 1]
+
+
 def test_calls_that_go_on_in_another_run_find_what_their_ranks_have_changed(
     pool: sky.ComputePool, tmp_path: Path
 ) -> None:
