@@ -240,8 +240,9 @@ def _state(value: Any) -> Mapping[Any, Any] | None:
 
 def _is_leaf(value: Any) -> bool:
     kinds = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodType)
-    # A thread reaches what Python and the rank know of all threads.
-    is_single = isinstance(value, (*kinds, threading.Thread))
+    # A thread reaches what Python and the rank know of all threads, and a stream, to which tqdm's
+    # bar prints, the pipes of the rank.
+    is_single = isinstance(value, (*kinds, threading.Thread, io.IOBase))
     return is_single or type_name(value).startswith(_LEAVES)
 
 

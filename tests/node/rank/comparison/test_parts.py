@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import io
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -97,6 +99,8 @@ _LONG = "k" * 300
         lambda n: collections.deque(_entangled(n)),
         lambda n: _Reduced(torch.ones(2) * n),
         lambda n: _Slots(n),
+        lambda n: io.BytesIO(bytes(n)),
+        lambda n: io.StringIO("a" * n),
         lambda n: _Attributes(cache={}) if n == 1 else _Attributes(),
         lambda n: {_Colour.RED: n, _Colour.BLUE: 3 - n},
         lambda n: {frozenset([1]): n, frozenset([2]): 3 - n},
@@ -152,3 +156,15 @@ def test_a_thread_is_a_part_without_a_digest() -> None:
     assert list(found) == ["v", "v.number", "v.thread"]
     assert [bool(digest) for digest in found.values()] == [True, True, False]
     assert _seen(collections.deque([thread])) == [("v", "collections.deque", "")]
+
+
+class _Output(io.TextIOWrapper):
+    """A stream like that of a rank, which has attributes of its own."""
+
+
+def test_what_a_rank_prints_to_is_a_part_without_a_digest() -> None:
+    stream = _Output(io.BytesIO())
+    stream.pipes = {1: os.getpid()}  # type: ignore[attr-defined]
+    found = {path: digest for path, _, digest in _seen(_Attributes(n=1, fp=_Attributes(to=stream)))}
+    assert list(found) == ["v", "v.fp", "v.fp.to", "v.n"]
+    assert [path for path, digest in found.items() if not digest] == ["v.fp.to"]
