@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -153,27 +153,26 @@ class _ForScheduler(SchedulerPlugin):
         _install(self._found)
 
 
-_installed: dict[str, str] = {}
-"""The version of each module that was sent to this process."""
-
-
 def _install(found: Sequence[Installable]) -> None:
+    digests: dict[str, str] = {}
     for each in found:
         if isinstance(each, ImportPaths):
             sys.path[:] = [*sys.path, *(entry for entry in each.path if entry not in sys.path)]
-            continue
-        if isinstance(each, _Versions):
-            _reload_edited(each.digests)
-            continue
-        if _installed.get(each.name) == each.digest:
-            continue
-        each.install(Path(_work_dir().dir_path))
-        if each.name in _installed:  # it was edited: the imported module is the previous version
-            for name in list(sys.modules):
-                if name == each.name or name.startswith(f"{each.name}."):
-                    del sys.modules[name]
-        _installed[each.name] = each.digest
+        elif isinstance(each, SourceTree):
+            each.install(Path(_work_dir().dir_path))
+            digests.update(_digests(each))
+        else:
+            digests.update(each.digests)
     importlib.invalidate_caches()
+    _reload_edited(digests)
+
+
+def _digests(tree: SourceTree) -> Iterator[tuple[str, str]]:
+    """Yield the names of the modules that a tree has, each with the digest of its file."""
+    for path, content in tree.files.items():
+        if path.endswith(".py"):
+            name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            yield name, blake3.blake3(content).hexdigest()
 
 
 _loaded: dict[str, str] = {}
@@ -199,7 +198,7 @@ def _reload_edited(digests: Mapping[str, str]) -> None:
         except Exception as error:  # whatever the user's code raises, of which not all can travel
             raise SkyError(
                 f"Dask's workers cannot import {name} again after it was edited: "
-                f"{type(error).__name__}: {error}: correct {edited[name]} and run this again."
+                f"{type(error).__name__}: {error}: correct the module and run this again."
             ) from None
         _loaded[name] = digests[name]
 

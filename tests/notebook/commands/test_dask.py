@@ -56,6 +56,9 @@ def test_workers_elsewhere_have_the_users_own_modules(
         notebook.run(f"many = {many}\nfirst = pool.dask().submit(my_words.word, 0).result()")
         assert notebook.namespace["many"] == [1] * 9
         assert notebook.namespace["first"] == 1
+        (tmp_path / "my_more_words.py").write_text("N = 1000\n")
+        notebook.run(f"many = {many}")
+        assert notebook.namespace["many"] == [1000] * 9  # by a module that was not edited
         (tmp_path / "my_words.py").write_text("def word(_): return 'edited'")
         notebook.run(f"many = {many}")
         assert notebook.namespace["many"] == ["edited"] * 9
