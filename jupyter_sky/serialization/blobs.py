@@ -14,7 +14,7 @@ import mmap
 import os
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,7 +225,11 @@ def size(packed: Packed) -> int:
     return inline + sum(references(packed).values())
 
 
-def parts_in(packed: Packed, memory: Mapping[str, Buffer]) -> tuple[Buffer, list[Buffer]]:
+def parts_in(
+    packed: Packed,
+    memory: Mapping[str, Buffer],
+    again: Callable[[str, Buffer], Buffer] = lambda key, memory: bytearray(memory),
+) -> tuple[Buffer, list[Buffer]]:
     """Return the pickle of a packed value, and the memory that it refers to, both writable.
 
     Parameters
@@ -234,13 +238,21 @@ def parts_in(packed: Packed, memory: Mapping[str, Buffer]) -> tuple[Buffer, list
         What `pack` made.
     memory
         That of its blobs, by digest.
+    again
+        Returns memory with the content of a blob for a further part, by its digest and its memory:
+        who writes to an array must not write to another one that began with the same content.
     """
+    used = set[str]()
 
     def part(data: bytes | Blob | BlobSlice) -> Buffer:
         if not isinstance(data, dict):
             return bytearray(data)  # writable, as the original array was
         if "at" not in data:
-            return memory[data["blob"]]
+            key = data["blob"]
+            if key in used:
+                return again(key, memory[key])
+            used.add(key)
+            return memory[key]
         return memoryview(memory[data["blob"]])[data["at"] : data["at"] + data["length"]]
 
     return part(packed["stream"]), [part(buffer) for buffer in packed["buffers"]]
@@ -264,11 +276,12 @@ def unpack(packed: Packed, folder: Path, tokens: Tokens | None = None) -> Any:
     tokens
         The tokens of the objects in it, if later pickles may refer to them.
     """
-    memory = {
-        key: map_privately(folder / file_name(key), size)
-        for key, size in references(packed).items()
-    }
-    return load(*parts_in(packed, memory), tokens)
+    sizes = references(packed)
+
+    def mapped(key: str, _: object = None) -> mmap.mmap:
+        return map_privately(folder / file_name(key), sizes[key])
+
+    return load(*parts_in(packed, {key: mapped(key) for key in sizes}, mapped), tokens)
 
 
 def map_privately(path: Path, size: int) -> mmap.mmap:

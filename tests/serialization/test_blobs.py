@@ -49,6 +49,16 @@ def test_many_small_arrays_share_few_blobs(tmp_path: Path) -> None:
     assert numpy.array_equal(blobs.unpack(packed, tmp_path)[7], arrays[7]), "only here"
 
 
+def test_equal_arrays_do_not_share_memory(tmp_path: Path) -> None:
+    packed = written(tmp_path, [numpy.zeros(50_000) for _ in range(3)])
+    [file] = tmp_path.iterdir()
+    memory = {file.name: bytearray(file.read_bytes())}
+    for found in blobs.unpack(packed, tmp_path), pickling.load(*blobs.parts_in(packed, memory)):
+        for number, each in enumerate(found):
+            each[:] = number
+        assert [each[0] for each in found] == [0, 1, 2]
+
+
 @pytest.mark.parametrize("change", ["changed", "new", "gone"])
 def test_an_array_is_sent_again_with_its_neighbours_only(change: str) -> None:
     arrays = [numpy.arange(number, number + 20_000) for number in range(1500)]
