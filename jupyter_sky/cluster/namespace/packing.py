@@ -108,6 +108,10 @@ class PackedGroup:
         return {key: self.tokens.of(index) for key, (index, _) in self.shared.items()}
 
 
+def _numbers(tokens: Tokens) -> list[Any]:
+    return [tokens.first, dict(tokens.known), dict(tokens.former)]
+
+
 def _contents_on(state: StateAtTurn, rank: int, names: Iterable[str]) -> Contents:
     """Return what was in the containers of values when a rank was sent them last."""
     values = [value for name in names if (value := state.value(rank, name)) and value.contents]
@@ -160,7 +164,7 @@ def pack_group(
         "kind": kind,
         "packed": packed,
         "together": len(items) > 1 or bool(links) or kind == "class",
-        "tokens": None if links or not shared else [tokens.first, dict(tokens.known)],
+        "tokens": None if links or not shared else _numbers(tokens),
         "cells": dict(pickled.cells),
         "by_name": [item.key for item in items if item.is_found_by_name],
     }

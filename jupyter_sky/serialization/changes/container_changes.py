@@ -174,26 +174,38 @@ def without(contents: Contents, token: int, labels: Collection[str]) -> Contents
     return {**contents, token: {**contents[token], **dict.fromkeys(labels, "")}}
 
 
+def values_in(value: Any) -> list[Any]:
+    """Return a value and what is in its containers and tuples; nothing if that is too much."""
+    return [*_walked(value)[1].values()]
+
+
 def _containers_in(value: Any) -> dict[int, tuple[Any, Mapping[str, Any]]]:
     """Return the containers in a value with their parts, by identity; none if they are too many."""
+    return _walked(value)[0]
+
+
+def _walked(value: Any) -> tuple[dict[int, tuple[Any, Mapping[str, Any]]], dict[int, Any]]:
+    """Return the containers in a value with their parts, and all values in it, by identity."""
     found: dict[int, tuple[Any, Mapping[str, Any]]] = {}
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}
     waiting, left = [value], _MAX_PARTS
     while waiting:
         obj = waiting.pop()
-        is_class = obj is value and classes.has_data(obj)
-        if id(obj) in seen or not (is_class or type(obj) is tuple or _is_container(obj)):
+        if id(obj) in seen:
             continue
-        seen.add(id(obj))
+        seen[id(obj)] = obj
+        is_class = obj is value and classes.has_data(obj)
+        if not (is_class or type(obj) is tuple or _is_container(obj)):
+            continue
         left -= _size(obj)
         if left < 0:
-            return {}
+            return {}, {}
         if type(obj) is tuple:
             waiting.extend(obj)
         elif (parts := parts_of(obj)) is not None:
             found[id(obj)] = obj, parts
             waiting.extend(parts.values())
-    return found
+    return found, seen
 
 
 def _size(obj: Any) -> int:

@@ -34,10 +34,13 @@ class ReceivedObjects:
     former
         What a rank had already of what it has received last, by the identity of that. What a pickle
         only refers to is itself among it.
+    edited
+        The same for objects that the notebook has edited, so that they have other tokens now.
     """
 
     def __init__(self) -> None:
         self.former: dict[int, Any] = {}
+        self.edited: dict[int, Any] = {}
         self._objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._plain: dict[int, StrongReference] = {}
         self._places: dict[int, Place] = {}
@@ -61,6 +64,9 @@ class ReceivedObjects:
             present = self.get(token)
             if present is not None and present is not obj:
                 self.former[id(obj)] = present
+            found = (self.get(each) for each in tokens.former.get(index, ()))
+            if (edited := next((each for each in found if each is not None), None)) is not None:
+                self.edited[id(obj)] = edited
             self._within.add(id(obj))
             self._plain.pop(token, None)
             self._places.pop(token, None)
@@ -70,6 +76,11 @@ class ReceivedObjects:
                 self._plain[token] = StrongReference(obj)
             else:
                 self._unplaced[token] = obj
+
+    def forget_former(self) -> None:
+        """Forget what was here already of what was received last."""
+        self.former.clear()
+        self.edited.clear()
 
     def settle(self, named: Mapping[str, Any]) -> None:
         """Let go of objects that are not referred to weakly; they are found by their places.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -22,6 +23,9 @@ _STARTS = 1 << 28
 _SEARCHED = 1000
 """Parts of a container above which it is bulk data, and no place to look for what a name meant."""
 
+_FORMER = 10
+"""Tokens that an object has had, which are sent with it: the last ones are of what ranks have."""
+
 _WATCHED = 100
 """Objects that came back and are looked at each time, so that those no longer used are dropped."""
 
@@ -36,6 +40,8 @@ class SentObjects:
         # Other notebooks, and earlier kernels of this one, give tokens to the same ranks.
         self._next = secrets.randbelow(_STARTS) * (FIRST_OF_RANKS // _STARTS)
         self._tokens: dict[int, tuple[Callable[[], Any], int]] = {}
+        # Of objects that were edited, by identity.
+        self._former: dict[int, tuple[weakref.ref[Any], list[int]]] = {}
         self._ranks: dict[int, frozenset[int]] = {}
         self._digests = DigestsOnRanks()  # of whole values
         self._in_classes: set[int] = set()
@@ -53,7 +59,12 @@ class SentObjects:
         known = {shared[identity][0]: each for identity, each in self.tokens_of(shared).items()}
         first = self._next
         self._next += 1 + max((index for index, _ in shared.values()), default=0)
-        tokens = Tokens(first, known)
+        former = {
+            index: self._former[identity][1]
+            for identity, (index, obj) in shared.items()
+            if identity in self._former and self._former[identity][0]() is obj
+        }
+        tokens = Tokens(first, known, former)
         for identity, (index, obj) in shared.items():
             if index not in known or not self._is_found(identity, obj):
                 self._record(obj, tokens.of(index))
@@ -223,12 +234,21 @@ class SentObjects:
         changed
             Those of objects that are not forgotten, but of which ranks have not the same either.
         """
+        self._note_former(tokens)
         self._tokens = {key: each for key, each in self._tokens.items() if each[1] not in tokens}
         # Whatever holds them is not what ranks have either.
         gone = {*tokens, *changed}
         without = [inside for inside in self._in_names.values() if inside.isdisjoint(gone)]
         same = frozenset[int]().union(*without)
         self._digests.keep(lambda token: token in same)
+
+    def _note_former(self, tokens: Collection[int]) -> None:
+        """Note the tokens of objects that get others: ranks may still have what these stand for."""
+        self._former = {key: each for key, each in self._former.items() if each[0]() is not None}
+        for identity, (find, token) in self._tokens.items():
+            if token in tokens and isinstance(find, weakref.ref) and (obj := find()) is not None:
+                _, others = self._former.get(identity, (find, []))
+                self._former[identity] = weakref.ref(obj), [token, *others[: _FORMER - 1]]
 
     def note_digests(
         self, digests: Iterable[tuple[int, str | None]], ranks: Collection[int]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,10 +33,13 @@ class Tokens:
         The token of a new object at index 0 of the pickle's memo; others are counted from it.
     known
         The tokens of objects that already have one, by their index in the memo.
+    former
+        The tokens that objects had before the notebook has edited them, the last one first.
     """
 
     first: int
     known: Mapping[int, int] = field(default_factory=dict)
+    former: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     def of(self, index: int) -> int:
         """Return the token of the object at an index of the memo."""

@@ -167,8 +167,9 @@ class NameGroup(TypedDict):
     together
         Whether ``packed`` holds a list with a value for each name, rather than one value.
     tokens
-        Tokens of the objects in it that later shipments may refer to: the first new one, and those
-        of objects that already have one, by their index in the pickle's memo.
+        Tokens of the objects in it that later shipments may refer to: the first new one, and by
+        their index in the pickle's memo those of objects that already have one, and the former
+        ones of objects that were edited.
     cells
         The notebook's cells that functions in it come from: by file name, text and title.
     by_name

@@ -117,7 +117,7 @@ class Namespace:
 
     def _bind(self, group: NameGroup) -> None:
         cell_sources.register(group["cells"])
-        received_objects.former.clear()
+        received_objects.forget_former()
         if group["kind"] == "class":
             self._bind_classes(group)
             return
@@ -125,7 +125,7 @@ class Namespace:
         values = received if group["together"] else [received]
         bound = dict(zip(group["names"], values, strict=True))
         Takeover(bound, self._present).apply(group.get("changes", {}))
-        received_objects.former.clear()
+        received_objects.forget_former()
         for name in [each for each in bound if ":" in each]:
             value = bound.pop(name)
             if attributes.get(name) is not value:  # like a function, which is imported

@@ -1,4 +1,4 @@
-"""Takes the notebook's changes to models, optimizers and containers over, instead of new ones.
+"""Takes over the notebook's changes to what ranks have, like models and containers.
 
 What ranks have trained, and what refers to it, like an optimizer or a trainer, stays: only what was
 changed in the notebook is changed (see `model_changes` and `container_changes`). Whole values are
@@ -13,7 +13,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from jupyter_sky.node.rank.namespace.takeover import containers, models, optimizers
+from jupyter_sky.node.rank.namespace.takeover import (
+    arrays,
+    containers,
+    models,
+    optimizers,
+)
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.changes.container_changes import has_parts
 from jupyter_sky.serialization.models.torch_kinds import KINDS
@@ -40,11 +45,15 @@ class Takeover:
         self._is_replaced = False  # a model: what belongs to it belongs to another one now
         self._replaced: dict[int, Any] = {}  # what is here, by the identity of what was received
         self._places: list[tuple[Any, Any]] = []  # dictionaries and lists, each with a key
+        self._filled: list[tuple[Any, Any]] = []  # holds on to what was received, as `_taken` does
         # By name; this also holds on to what is looked for by its identity.
         self._taken: dict[str, Any] = {}
 
     def apply(self, changes: Mapping[str, Collection[str]]) -> None:
         """Take over changes, as `changes_of` of both kinds describes them."""
+        here: dict[int, Any] = {}
+        with suppress(Exception):  # of any kind, from the user's classes: nothing is kept
+            here = self._tensors_here()
         pairs = {name: self._pair(name) for name in changes}
         pairs = {name: pair for name, pair in pairs.items() if pair[1] is not None}
         orders = {name: _order(received) for name, (received, _) in pairs.items()}
@@ -62,6 +71,9 @@ class Takeover:
                 self._change(inner, changes)
         if holders and not self._is_replaced:
             self._keep(holders, others.values())
+        if here and not self._is_replaced:
+            with suppress(Exception):  # of any kind, from the user's classes: nothing is kept
+                self._fill(here)
         if self._replaced:
             received_objects.replace(self._replaced)
             self._places += [(self._bound, name) for name in self._bound.keys() - self._taken]
@@ -146,6 +158,45 @@ class Takeover:
             keys = _mutable_in(received, {}) & received_objects.former.keys()
             former = {key: received_objects.former[key] for key in keys}
             self._replaced = {**former, id(received): present, **self._replaced}
+
+    def _tensors_here(self) -> dict[int, Any]:
+        """Return tensors under the names that were received, by the identity of what was received.
+
+        What ranks have put in their place, like the result of a computation, is not among them.
+        """
+        former = {**received_objects.edited, **received_objects.former}
+        known = {
+            key: each for key, each in former.items() if id(each) != key and arrays.is_one(each)
+        }
+        if not known:
+            return {}
+        present = {name: self._present(name) for name in self._bound}
+        here = arrays.found_in(present.values())
+        # A name that is outdated is gone from here, but not what was made of its value.
+        gone = {id(self._bound[name]) for name, each in present.items() if each is None}
+        return {key: each for key, each in known.items() if id(each) in here or key in gone}
+
+    def _fill(self, here: Mapping[int, Any]) -> None:
+        """Give tensors that are here the content of those that the notebook has edited."""
+        received = arrays.found_in(self._bound.values())
+        pairs = [
+            (here[key], each)
+            for key, each in received.items()
+            if key in here and key not in self._replaced and arrays.can_take_over(here[key], each)
+        ]
+        if not pairs:
+            return
+        values = [*self._bound.values(), *(where[key] for where, key in self._places)]
+        shared = arrays.sharing(values)
+        self._filled = [(own, each) for own, each in pairs if id(each) not in shared]
+        for own, each in self._filled:
+            arrays.take_over(own, each)
+        others = {id(each): own for own, each in self._filled}
+        self._replaced |= others
+        for name, value in self._bound.items():
+            optimizers.refer_to(value, others)
+            if id(value) in others:
+                self._bound[name], self._taken[name] = others[id(value)], value
 
 
 def _order(value: Any) -> int:
