@@ -356,7 +356,7 @@ def test_it_steps_into_functions_and_stops_at_lines(pair: LiveNotebook) -> None:
     text = cell.stdout
     assert "--Call--\n> cell [" in text
     assert "--Return--\n> cell [" in text
-    assert re.search(r"^Breakpoint 1 at cell \[\d+\]:8$", text, re.MULTILINE)
+    assert re.search(r"^Breakpoint \d+ at cell \[\d+\]:8$", text, re.MULTILINE)
     assert "\n(8, 9)\n" in text
     # Nothing of ours is stepped through behind its last line.
     assert cell.order == ["(Pdb) "] * (8 + len(_TO_NEXT_LINE))
