@@ -46,17 +46,42 @@ test('each attempt at a cell has its own place in it', () => {
   // A page that is opened during the third attempt has seen only the first.
   replaceOutputs(cell, record('r3', ['r1', 'r2']), null);
   assert.deepEqual(shown(), ['r1', 'r1 is lost\n', 'r3']);
-  outputs.push(printed('step 0\n'));
+  outputs.push({ ...printed('all of r3\n'), name: 'stderr' });
   assert.ok(!hasBeginning(cell, record('r3', ['r1', 'r2'])));
   replaceOutputs(cell, record('r3', ['r1', 'r2']), '');
   assert.deepEqual(shown(), ['r1', 'r1 is lost\n', 'r3', 'all of r3\n']);
   assert.ok(hasBeginning(cell, record('r3', ['r1', 'r2'])));
   replaceOutputs(cell, record('r1', []), '');
-  assert.deepEqual(shown(), ['r1', 'all of r1\n', 'r3', 'all of r3\n']);
-  assert.ok(hasBeginning(cell, record('r1', [])));
+  assert.deepEqual(shown(), ['r1', 'r1 is lost\nall of r1\n', 'r3', 'all of r3\n']);
 
   replaceOutputs(cell, record('r5', ['r4']), null);
   assert.deepEqual(shown(), ['r5'], 'they belong to an earlier time that the cell was run');
+});
+
+test('what only the cell has stays where output is restored', () => {
+  const restored = (there: string[], text: string) => {
+    const record = { snapshot: sample(), html: '', plain: '', text, cut: false };
+    const streams = there.map((each) => ({ output_type: 'stream', name: 'stdout', text: each }));
+    let outputs: Output[] = [outputOf(record, true), ...streams];
+    const cell = {
+      model: { outputs: { toJSON: () => outputs, fromJSON: (given: Output[]) => void (outputs = given) } }
+    } as unknown as Cell;
+    replaceOutputs(cell, record, '[missing]');
+    return outputs.slice(1).map((output) => output.text);
+  };
+  const answer = 'learning rate?  0.1\n';
+  assert.deepEqual(restored([answer, '0\n1\n'], '0\n1\n2\n'), [`${answer}0\n1\n2\n`]);
+  assert.deepEqual(restored(['a\n', answer, '0\n'], 'a\n0\n\n1\n'), [`a\n${answer}0\n\n1\n`]);
+  assert.deepEqual(restored(['a\n', answer], 'a\nb\nc'), [`a\n${answer}b\nc`]);
+  const session = ['> cell [1], line 1\n\n', '(Pdb) p 1+1\n2\n'];
+  assert.deepEqual(restored(session, ''), session);
+  // The record has all of the rest, in the order in which it was printed.
+  assert.deepEqual(restored(['a\n', 'b\nst'], 'a\nc\nb\nstep\n'), ['a\nc\nb\nstep\n']);
+  assert.deepEqual(restored(['10%'], ' 5%\r10%\r15%'), [' 5%\r10%\r15%']);
+  assert.deepEqual(restored(['9 leftt'], '10 left\r9 left\r8 left'), ['10 left\r9 left\r8 left']);
+  assert.deepEqual(restored([' 0 │ 10%\n 1 │ 10%'], ' 0 │ 15%\n 1 │ 12%\n'), [
+    ' 0 │ 15%\n 1 │ 12%\n'
+  ]);
 });
 
 test('a record without the beginning takes nothing from the cell', () => {

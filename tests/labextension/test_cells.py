@@ -194,6 +194,31 @@ def test_a_reload_in_the_middle_of_a_run(
     assert "step 12\n" in printed.text
 
 
+def test_an_answer_stays_where_missing_output_is_shown(open_notebook: Open, tmp_path: Path) -> None:
+    user = open_notebook("lab", "answered")
+    user.run(LOAD)
+    end = tmp_path / "end"
+    ask = "lr = input('learning rate? ')\nfor step"
+    code = ENDLESS.format(end=str(end)).replace("for step", ask)
+    cell = user.start(code.replace("--nodes 2", "--nodes 1"))
+    cell.locator(".jp-Stdin-input").fill("0.1")
+    cell.locator(".jp-Stdin-input").press("Enter")
+    cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
+    user.saved()
+    user.load_again()
+
+    cell = user.cell("step in itertools")
+    user.strip(cell).get_by_role("button", name="Show missing output").click()
+    shown = cell.locator(".jp-RenderedText")
+    shown.get_by_text("step 12").wait_for()
+    answered = re.compile(r"learning rate\? +0\.1\s+step 0\s+step 1\s")
+    assert answered.search("\n".join(shown.all_inner_texts()))
+    end.touch()
+    user.wait_for_state(cell, "Finished")
+    user.page.wait_for_function(HAS_END)
+    assert answered.search("\n".join(shown.all_inner_texts()))
+
+
 def test_what_several_ranks_have_printed_is_there_after_a_reload(
     open_notebook: Open, tmp_path: Path
 ) -> None:

@@ -14,6 +14,9 @@ import { MIME, toSaved, type RunOutput } from './record.ts';
 /** Lines of a run in the background that its cell shows, as the kernel does. */
 const BACKGROUND_LINES = 40;
 
+/** A line of one of several ranks. */
+const LABELLED = /^ *\d+ │ /;
+
 export class Cells {
   readonly #tracker: INotebookTracker;
 
@@ -180,6 +183,37 @@ function isShown(line: string, printed: string): boolean {
   return line === last || (printed.includes('\r') && line.startsWith(last));
 }
 
+/** Returns all that a run has printed, and where they are in its cell the lines that only the cell has,
+    like answers to questions and what a debugger has said. */
+function completed(printed: IOutput[], text: string): string {
+  const rows = text.split('\n');
+  const whole = new Set(rows);
+  // What has overwritten something longer has left the end of it in the cell.
+  const redrawn = rows.filter((row) => row.includes('\r')).flatMap((row) => row.split('\r').filter(Boolean));
+  // What a rank of several has printed and the record lacks, it has overwritten or cleared.
+  const isKnown = (line: string): boolean =>
+    whole.has(line) || text.includes(line) || LABELLED.test(line) || redrawn.some((part) => line.startsWith(part));
+  const lines = printed.flatMap((output) => textOf([output]).split('\n')).filter(Boolean);
+  const own = new Set(lines.filter((line) => !isKnown(line)));
+  const all: string[] = [];
+  let at = 0;
+  for (const line of own.size > 0 ? lines : []) {
+    if (own.has(line)) {
+      all.push(line);
+    } else {
+      let next = at;
+      while (next < rows.length && !isShown(line, rows[next]!)) {
+        next++;
+      }
+      if (next < rows.length) {
+        all.push(...rows.slice(at, next + 1));
+        at = next + 1;
+      }
+    }
+  }
+  return [...all, ...rows.slice(at)].join('\n');
+}
+
 /** Replaces a cell's record of a run, in its place; with `missing`, which says in a line that output may
     be missing there, also the printed output below it. */
 export function replaceOutputs({ model }: CodeCell, record: RunRecord, missing: string | null): void {
@@ -187,12 +221,12 @@ export function replaceOutputs({ model }: CodeCell, record: RunRecord, missing: 
   const below = own.filter((output) => runOf(output) === null);
   const data = own[0]?.data as { [MIME]?: RunOutput } | undefined;
   const shown = outputOf(record, data?.[MIME]?.open ?? true);
-  if (missing === null) {
+  if (missing === null || (record.text === '' && !record.cut)) {
     model.outputs.fromJSON([...above, shown, ...below, ...after]);
     return;
   }
   const { before, printed, rest } = aroundPrinted(below);
-  const text = record.cut ? joined(textOf(printed), record.text, missing) : record.text;
+  const text = record.cut ? joined(textOf(printed), record.text, missing) : completed(printed, record.text);
   const restored = text ? [{ output_type: 'stream' as const, name: 'stdout', text }] : [];
   model.outputs.fromJSON([...above, shown, ...before, ...restored, ...rest, ...after]);
 }
