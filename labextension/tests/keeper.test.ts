@@ -317,3 +317,78 @@ test('what several ranks have printed is restored where the record has more', as
   const otherwise = '10 │ one\n 0 │ one\n';
   assert.deepEqual(await kept([stream(otherwise)]), [true, otherwise], 'until the user asks for it');
 });
+
+test('the text of a run that was restored while it goes on is kept up to date', async (t) => {
+  t.mock.timers.enable({ apis: ['setInterval'] });
+  let now = 60_000;
+  t.mock.method(performance, 'now', () => now);
+  const snapshot = sample();
+  snapshot.run!.shown = [0];
+  let text: string | null = 'step 0\n';
+  const record = async () => {
+    if (text === null) {
+      throw new Error('the kernel does not answer');
+    }
+    return { snapshot, html: '', plain: '', text, cut };
+  };
+  let cut = false;
+  const entry = { kernels: [{ id: 'k1' }], snapshot, snapshot_kernel: 'k1' };
+  let compare = () => {};
+  const clusters = {
+    changed: { connect: (slot: () => void) => (compare = slot) },
+    client: { record },
+    entries: [],
+    find: () => entry,
+    refresh: async () => {},
+    trouble: null
+  } as unknown as IClusters;
+  let outputs: object[] = [outputOf({ snapshot, html: '', plain: '', text: '', cut: false }, true)];
+  const model = {
+    outputs: {
+      toJSON: () => outputs,
+      fromJSON: (given: object[]) => void (outputs = given),
+      add: ({ text }: { text: string }) => {
+        const last = outputs.at(-1) as { text: string };
+        outputs = [...outputs.slice(0, -1), { ...last, text: last.text + text }];
+      }
+    }
+  };
+  const cells = { cellOf: () => ({ model }), notebooksOf: () => [] } as unknown as Arguments[2];
+  const feed = new Feed();
+  const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+  feed.take(snapshot, 'output');
+  let refreshed = 0;
+  const refresh = () => refreshed++;
+  const strip = { run: 'r1', hasEnd: false, snapshot, isVisible: true, refresh } as unknown as Strip;
+  keeper.add(strip);
+  t.after(() => keeper.remove(strip));
+  compare();
+  assert.ok(keeper.isIncomplete(strip));
+  await keeper.restore(strip);
+  const shown = async () => {
+    now += 3000;
+    t.mock.timers.tick(1000);
+    await new Promise((resolve) => setImmediate(resolve));
+    return outputs.slice(1).map((output) => (output as { text: string }).text);
+  };
+  assert.deepEqual(await shown(), ['step 0\n']);
+  text = 'step 0\nstep 1\n';
+  assert.deepEqual(await shown(), [text]);
+  outputs = [...outputs, { output_type: 'display_data', text: 'a picture' }];
+  text = 'step 0\nstep 1\nstep 2\n';
+  assert.deepEqual(await shown(), [text, 'a picture'], 'which is not printed');
+  assert.ok(!keeper.isIncomplete(strip));
+  text = null;
+  await shown();
+  assert.ok(keeper.isIncomplete(strip), 'so that the user can ask, and see the log');
+  text = 'step 0\nstep 1\nstep 2\nstep 3\n';
+  assert.deepEqual(await shown(), [text, 'a picture']);
+  assert.ok(!keeper.isIncomplete(strip));
+  assert.equal(refreshed, 3, 'once as it is first told of');
+  const all = text;
+  [text, cut] = ['step 3\nstep 4\n', true];
+  assert.deepEqual(await shown(), [all, 'a picture'], 'there may be no end of it');
+  assert.ok(keeper.isIncomplete(strip));
+  await keeper.restore(strip);
+  assert.deepEqual(await shown(), [`${all}step 4\n`, 'a picture']);
+});

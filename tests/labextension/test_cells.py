@@ -177,6 +177,7 @@ def test_a_reload_in_the_middle_of_a_run(
     last = max([2, *map(int, re.findall(r"step (\d+)", "".join(shown.all_inner_texts())))])
     strip.get_by_role("button", name="Show missing output").click()
     shown.get_by_text(f"step {last + 1}").wait_for()
+    shown.get_by_text("step 29").wait_for()  # from then on it comes by itself
     select_rank_1(strip)
     # Of a run that has gone on for long, the log shows the end.
     log = strip.get_by_role("log", name="Output of rank 1")

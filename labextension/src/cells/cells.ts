@@ -230,3 +230,17 @@ export function replaceOutputs({ model }: CodeCell, record: RunRecord, missing: 
   const restored = text ? [{ output_type: 'stream' as const, name: 'stdout', text }] : [];
   model.outputs.fromJSON([...above, shown, ...before, ...restored, ...rest, ...after]);
 }
+
+/** Brings the printed output of a restored run up to date, as if its kernel had sent what is new: what
+    the user has scrolled to or selected stays. `former` is the record's text that the cell has. */
+export function extendOutputs(cell: CodeCell, record: RunRecord, former: string, missing: string): void {
+  const { outputs } = cell.model;
+  const { own, after } = partsOf(outputs.toJSON(), record.snapshot.run!);
+  const last = own.at(-1);
+  const isAtEnd = after.length === 0 && last?.output_type === 'stream' && last.name === 'stdout';
+  if (isAtEnd && record.text.startsWith(former)) {
+    outputs.add({ output_type: 'stream', name: 'stdout', text: record.text.slice(former.length) });
+  } else {
+    replaceOutputs(cell, record, missing);
+  }
+}

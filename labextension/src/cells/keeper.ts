@@ -11,7 +11,7 @@ import type { IClusters } from '../lab/clusters.ts';
 import { isOver } from '../run.ts';
 import type { Run } from '../snapshot.ts';
 import { plain } from '../text.ts';
-import { endBackground, hasBeginning, hasRun, replaceOutputs, type Cells } from './cells.ts';
+import { endBackground, extendOutputs, hasBeginning, hasRun, replaceOutputs, type Cells } from './cells.ts';
 import type { Feed } from './feed.ts';
 import type { RunStrip } from './strip.ts';
 
@@ -20,6 +20,17 @@ const PATIENCE = 2500;
 
 /** Milliseconds between two questions to the server, while some strip needs them. */
 const INTERVAL = 1000;
+
+/** Milliseconds after which the text of a restored run that goes on is asked for again. */
+const LATER = 3000;
+
+/** The record's text that a cell has; when it was asked for, by the page's clock, which is infinite if
+    it is not to be asked for again; and whether later text does not come into the cell by itself. */
+interface Restored {
+  text: string;
+  asked: number;
+  isBehind: boolean;
+}
 
 export class Keeper {
   readonly #clusters: IClusters;
@@ -31,7 +42,7 @@ export class Keeper {
       asked for them. */
   readonly #here = new Map<string, ISessionContext>();
   /** Runs whose text was restored, so that later text is wanted as well. */
-  readonly #restored = new Set<string>();
+  readonly #restored = new Map<string, Restored>();
   readonly #asked = new Set<string>();
   /** Runs whose end is being asked for. */
   readonly #saving = new Set<string>();
@@ -105,13 +116,10 @@ export class Keeper {
   /** Whether text of a strip's run did not reach this page, and a kernel may have it. */
   isIncomplete(strip: RunStrip): boolean {
     const { run, snapshot } = strip;
-    if (!run || !snapshot?.run || this.#here.has(run) || this.#restored.has(run)) {
+    if (!run || !snapshot?.run || this.#here.has(run) || this.#unknown.has(run)) {
       return false;
     }
-    if (this.#unknown.has(run)) {
-      return false;
-    }
-    if (this.#feed.get(run)?.isLost || !this.hasKernel(strip)) {
+    if (this.#restored.get(run)?.isBehind === false || this.#feed.get(run)?.isLost || !this.hasKernel(strip)) {
       return false;
     }
     return this.#asked.has(run) && !snapshot.run.background && snapshot.run.shown.length > 0;
@@ -128,12 +136,15 @@ export class Keeper {
     const { run, snapshot } = strip;
     const cell = this.#cells.cellOf(strip.node);
     if (run && snapshot && cell) {
-      this.#restored.add(run);
+      const former = this.#restored.get(run);
+      this.#restored.set(run, { text: '', asked: Infinity, isBehind: false });
       try {
         const record = await this.#clusters.client.record(snapshot.cluster.id, run);
         replaceOutputs(cell, record, this.#missingIn(record));
+        this.#noteRestored(run, record);
       } catch (trouble) {
         this.#restored.delete(run);
+        former && this.#restored.set(run, former);
         throw trouble;
       }
     }
@@ -149,19 +160,57 @@ export class Keeper {
     }
   }
 
-  /** Asks the server while a strip shows a run that the kernel does not report. */
+  /** Asks the server while a strip shows a run of which the kernel does not tell this page all. */
   #look(): void {
     if ([...this.#strips].some((strip) => this.#isSilent(strip))) {
       void this.#clusters.refresh();
     }
+    for (const strip of this.#strips) {
+      const restored = this.#restored.get(strip.run ?? '');
+      const isDue = restored && performance.now() - restored.asked >= LATER;
+      if (isDue && this.#goesOn(strip) && !this.#here.has(strip.run!) && this.hasKernel(strip)) {
+        void this.#extend(strip, restored);
+      }
+    }
   }
 
-  #isSilent({ run, snapshot, isVisible }: RunStrip): boolean {
-    if (!run || !snapshot || isOver(snapshot) || !isVisible) {
-      return false;
+  #isSilent(strip: RunStrip): boolean {
+    const known = this.#feed.get(strip.run ?? '');
+    return this.#goesOn(strip) && performance.now() - (known?.heard ?? 0) > PATIENCE && !known?.isLost;
+  }
+
+  #goesOn({ run, snapshot, isVisible }: RunStrip): boolean {
+    return Boolean(run && snapshot && !isOver(snapshot) && isVisible);
+  }
+
+  #noteRestored(run: string, { text }: RunRecord): void {
+    this.#restored.set(run, { text, asked: performance.now(), isBehind: false });
+  }
+
+  /** Adds what a run has printed since it was restored. */
+  async #extend(strip: RunStrip, restored: Restored): Promise<void> {
+    const run = strip.run!;
+    const { isBehind } = restored;
+    restored.asked = Infinity;
+    try {
+      const record = await this.#clusters.client.record(strip.snapshot!.cluster.id, run);
+      const cell = this.#cells.cellOf(strip.node);
+      // Of one that prints so much, the user asks for more: a page has no room for all of it.
+      restored.isBehind = record.cut;
+      restored.asked = record.cut ? Infinity : performance.now();
+      const isNews = !record.cut && record.text !== restored.text;
+      // Its end is saved with all of its text, by `#save`.
+      if (isNews && cell && hasRun(cell, run) && !isOver(record.snapshot) && !isOver(strip.snapshot!)) {
+        extendOutputs(cell, record, restored.text, this.#missingIn(record));
+        restored.text = record.text;
+      }
+    } catch {
+      restored.isBehind = true;
+      restored.asked = performance.now();
     }
-    const heard = this.#feed.get(run)?.heard ?? 0;
-    return performance.now() - heard > PATIENCE && !this.#feed.get(run)?.isLost;
+    if (restored.isBehind !== isBehind) {
+      strip.refresh();
+    }
   }
 
   /** Compares what strips show with the server's answer. */
@@ -264,8 +313,8 @@ export class Keeper {
       const record = await this.#clusters.client.record(snapshot.cluster.id, run);
       if (isOver(record.snapshot)) {
         const { background, shown } = record.snapshot.run!;
-        if (!background && hasBeginning(cell, record)) {
-          this.#restored.add(run);
+        if (!background && (this.#restored.has(run) || hasBeginning(cell, record))) {
+          this.#noteRestored(run, record);
         }
         replaceOutputs(cell, record, this.#restored.has(run) ? this.#missingIn(record) : null);
         if (background && shown.length < 2) {
@@ -325,7 +374,7 @@ export class Keeper {
     const cell = content.widgets.find(({ model }) => model.id === run.cell) as CodeCell | undefined;
     if (cell?.model.type === 'code' && !hasRun(cell, run.id) && saved < run.started + run.seconds) {
       const record = await this.#clusters.client.record(cluster, run.id);
-      this.#restored.add(run.id);
+      this.#noteRestored(run.id, record);
       replaceOutputs(cell, record, this.#missingIn(record));
     }
   }
