@@ -79,13 +79,14 @@ class ClusterInventory:
         return any(self.home != each.kernel.home for each in self.live_reports(identity))
 
     def live_reports(self, identity: str) -> list[CheckedReport]:
-        """Return the reports of live kernels on a cluster, those with a run first."""
+        """Return the reports of live kernels on a cluster, that of its last run first."""
         live = [each for each in self.reports.get(identity, ()) if each.is_live]
-        return sorted(live, key=lambda each: (each.is_running, each.kernel.seen), reverse=True)
+        # A kernel also writes its file anew because of what other kernels run.
+        return sorted(live, key=lambda each: (each.is_running, *each.order), reverse=True)
 
     def last_report(self, identity: str) -> list[CheckedReport]:
-        """Return the newest report on a cluster, if there is one."""
-        return sorted(self.reports.get(identity, ()), key=lambda each: each.kernel.seen)[-1:]
+        """Return the report of the last run on a cluster, or the newest, if there is one."""
+        return sorted(self.reports.get(identity, ()), key=lambda each: each.order)[-1:]
 
 
 def read_inventory(kernel_reports: KernelReports) -> ClusterInventory:

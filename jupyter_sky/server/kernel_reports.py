@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jupyter_sky.cluster.inventory import kernel_files
 from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile, Unreadable
@@ -36,8 +37,17 @@ class CheckedReport:
     @property
     def is_running(self) -> bool:
         """Whether something runs on the cluster, according to the kernel."""
-        run = None if self.flaw else self.cluster.snapshot["run"]
-        return run is not None and run["state"] == "running"
+        return self._run is not None and self._run["state"] == "running"
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """When its run went on last, and when it was written, to put reports in order."""
+        run = self._run
+        return (run["started"] + run["seconds"] if run is not None else 0.0), self.kernel.seen
+
+    @property
+    def _run(self) -> Mapping[str, Any] | None:
+        return None if self.flaw else self.cluster.snapshot["run"]
 
 
 @dataclass(frozen=True)

@@ -207,6 +207,28 @@ def test_two_notebooks_have_two_clusters_and_can_share_one(server: Server, opene
     assert "one" not in server.clusters()
 
 
+def test_the_last_run_of_two_notebooks_is_shown(server: Server, told: Callable[..., Path]) -> None:
+    def shown() -> str:
+        entry = server.clusters()["shown"]
+        return str(entry["snapshot"]["run"]["title"])
+
+    before, last = ({"title": title, "state": "ok", "seconds": 5.0} for title in ("before", "last"))
+    older = samples.changed(samples.snapshot(), run={**before, "started": 1.7e9})
+    newer = samples.changed(samples.snapshot(), run={**last, "started": 1.7e9 + 60})
+    told(newer, kernel="k1")
+    # Its kernel has written again, because the other one's run has ended.
+    told(older, kernel="k2")
+    assert shown() == "last"
+    going = samples.changed(samples.snapshot(), run={"title": "present", "started": 1.7e9 + 30})
+    told(going, kernel="k2")
+    assert shown() == "present"
+    killed = processes.describe(1)["mark"]
+    told(newer, kernel="k1", mark=killed)
+    told(going, kernel="k2", mark=killed)
+    told(samples.changed(samples.snapshot(), run={**before, "started": 1.7e9}), "k3", mark=killed)
+    assert shown() == "present", "it had gone on for longer than the last one"
+
+
 def test_a_run_whose_kernel_was_killed_is_shown_by_another_notebook(
     server: Server, opened: Open
 ) -> None:
