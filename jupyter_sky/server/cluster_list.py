@@ -261,7 +261,9 @@ def _notes(
             f"{row.elsewhere} is gone, `%sky down --discard {row.name}` forgets it."
         )
     elif row and not live and state == "lost" and row.machines:
-        yield "Its nodes are gone: end it to remove what is left of it."
+        unused = _unused_end(row)
+        why = f" ({unused} without a notebook)" if unused else ""
+        yield f"Its nodes are gone{why}: end it to remove what is left of it."
     elif row and not live and state == "lost" and row.progress:
         yield (
             f"Its notebook has ended while it waited ({row.progress}): run its cell again to "
@@ -285,7 +287,15 @@ def _notes(
     if failure and failure not in [each.cluster.trouble for each in reports]:
         yield as_sentence(failure)
     if not reports and state in ("ready", "running") and not (row and row.has_starter):
-        yield "No notebook is connected to it."
+        unused = _unused_end(row) if row and state == "ready" else ""
+        yield f"No notebook is connected to it{f': {unused} without one' if unused else ''}."
+
+
+def _unused_end(row: RegistryRow) -> str:
+    """Return when a cluster ends itself that nobody uses; empty if that is not known."""
+    if not row.grace or row.spec.get("autostop") is True:
+        return ""
+    return f"it ends itself after {format_duration(row.grace)}"
 
 
 def _report_notes(

@@ -25,6 +25,7 @@ from jupyter_sky.paths import home
 from jupyter_sky.server import actions, cluster_list
 from jupyter_sky.server.actions import ClusterActions
 from jupyter_sky.server.kernel_reports import KernelReports
+from jupyter_sky.server.schema import ClusterStatus
 from tests.notebook.kernels import Cell
 from tests.notebook.panel import samples
 from tests.server.jupyter import Kernel, Server
@@ -258,7 +259,24 @@ def test_a_notebook_that_ends_takes_back_what_it_told(server: Server) -> None:
     assert not list((server.runtime / "jupyter-sky").glob("*"))
     entry = server.clusters()["left"]
     assert entry["snapshot"] is None
-    assert entry["note"] == "No notebook is connected to it."
+    note = "No notebook is connected to it: it ends itself after 1 min without one."
+    assert entry["note"] == note
+
+
+def test_a_cluster_that_nobody_uses_is_lost_as_was_said(alone: Cluster, tmp_path: Path) -> None:
+    def note(state: ClusterStatus) -> str:
+        inventory = cluster_list.read_inventory(KernelReports(tmp_path))
+        states = {alone.id: state}
+        shown = cluster_list.answer(inventory, states, {}, {}, tmp_path)["clusters"]
+        [note] = [each["note"] for each in shown if each["name"] == alone.name]
+        return note
+
+    assert note("lost") == (
+        "Its nodes are gone (it ends itself after 10 min without a notebook): end it to "
+        "remove what is left of it."
+    )
+    registry.change(alone.id, {"grace": None})
+    assert note("lost") == "Its nodes are gone: end it to remove what is left of it."
 
 
 def test_what_does_not_work_is_said_and_stays_to_be_read(server: Server, opened: Open) -> None:

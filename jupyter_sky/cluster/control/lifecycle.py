@@ -101,6 +101,7 @@ async def _record(controller: Controller) -> None:
             await _release(controller, there.id, there.spec.get("place"))
         await blocking(registry.remove, there.id)
     row = await blocking(registry.describe, spec, controller.runtime_env.plugins)
+    row["grace"] = getattr(provider, "grace", None)
     row["counts_hours"] = counts_hours(provider)
     if isinstance(provider, CloudProvider):
         controller.place = row["place"] = provider.location()

@@ -130,6 +130,11 @@ class RegistryRow:
         """When its machines end by themselves, as far as a notebook that used it has said that."""
         return EndsBy(**(self.spec.get("ends_by") or {}))
 
+    @property
+    def grace(self) -> float | None:
+        """Seconds without a notebook and without a run after which it ends, if that is known."""
+        return self.spec.get("grace")
+
     # What it costs
 
     @property
@@ -333,6 +338,7 @@ class _Spec(TypedDict):
     ended: NotRequired[float | None]
     limit: NotRequired[float | None]
     unattended: NotRequired[float]
+    grace: NotRequired[float | None]
     place: NotRequired[str | None]
     line: NotRequired[str]
     base: NotRequired[dict[str, Any] | None]
