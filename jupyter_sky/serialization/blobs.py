@@ -123,6 +123,12 @@ def _address(view: memoryview) -> tuple[int, int] | None:
     return (array["data"][0], view.nbytes) if array else None
 
 
+def _place(view: memoryview) -> int:
+    """Return where memory is: what two objects have there, they share."""
+    address = _address(view)
+    return address[0] if address else id(view.obj)
+
+
 def pack(
     pickled: Pickled, digests: MemoryDigests | None = None
 ) -> tuple[Packed, dict[str, memoryview]]:
@@ -138,6 +144,7 @@ def pack(
     digests = MemoryDigests() if digests is None else digests
     blobs: dict[str, memoryview] = {}
     shared = _SharedBlobs(blobs)
+    memory: dict[str, list[int]] = {}
     room = _MAX_INLINE
     small = _SMALL if len(pickled.buffers) >= _MANY else 0
 
@@ -151,7 +158,13 @@ def pack(
             return shared.add(view)
         key = digests.of(view)
         blobs[key] = view
-        return {"blob": key, "size": view.nbytes}
+        found: Blob = {"blob": key, "size": view.nbytes}
+        places = memory.setdefault(key, [])
+        if (place := _place(view)) not in places:
+            places.append(place)
+        if copy := places.index(place):
+            found["copy"] = copy
+        return found
 
     message: Packed = {
         "stream": part(pickled.stream),
@@ -205,6 +218,8 @@ def content(packed: Packed) -> str:
     for part in (packed["stream"], *packed["buffers"]):
         if isinstance(part, dict):
             hasher.update(b"blob" + bytes.fromhex(part["blob"]))
+            if copy := part.get("copy"):
+                hasher.update(b"copy" + str(copy).encode())
             if "at" in part:
                 hasher.update(part["at"].to_bytes(8, "big") + part["length"].to_bytes(8, "big"))
         else:
@@ -225,6 +240,17 @@ def size(packed: Packed) -> int:
     return inline + sum(references(packed).values())
 
 
+def memory_size(packed: Packed) -> int:
+    """Return the bytes of memory that the blobs of a packed value take once it is loaded."""
+    parts = (packed["stream"], *packed["buffers"])
+    taken = {
+        (each["blob"], each.get("copy", 0)): each["size"]
+        for each in parts
+        if isinstance(each, dict)
+    }
+    return sum(taken.values())
+
+
 def parts_in(
     packed: Packed,
     memory: Mapping[str, Buffer],
@@ -239,20 +265,19 @@ def parts_in(
     memory
         That of its blobs, by digest.
     again
-        Returns memory with the content of a blob for a further part, by its digest and its memory:
-        who writes to an array must not write to another one that began with the same content.
+        Returns memory of its own with the content of a blob, by its digest and its memory: who
+        writes to an array must not write to another one that began with the same content.
     """
-    used = set[str]()
+    taken: dict[tuple[str, int], Buffer] = {}
 
     def part(data: bytes | Blob | BlobSlice) -> Buffer:
         if not isinstance(data, dict):
             return bytearray(data)  # writable, as the original array was
         if "at" not in data:
-            key = data["blob"]
-            if key in used:
-                return again(key, memory[key])
-            used.add(key)
-            return memory[key]
+            key, copy = data["blob"], data.get("copy", 0)
+            if (key, copy) not in taken:
+                taken[key, copy] = again(key, memory[key]) if copy else memory[key]
+            return taken[key, copy]
         return memoryview(memory[data["blob"]])[data["at"] : data["at"] + data["length"]]
 
     return part(packed["stream"]), [part(buffer) for buffer in packed["buffers"]]

@@ -295,7 +295,8 @@ def _unused_end(row: RegistryRow) -> str:
     """Return when a cluster ends itself that nobody uses; empty if that is not known."""
     if not row.grace or row.spec.get("autostop") is True:
         return ""
-    return f"it ends itself after {format_duration(row.grace)}"
+    idle = row.spec.get("idle_timeout")
+    return f"it ends itself after {format_duration(min(row.grace, idle or row.grace))}"
 
 
 def _report_notes(

@@ -75,6 +75,8 @@ test('what only the cell has stays where output is restored', () => {
   assert.deepEqual(restored(['a\n', answer], 'a\nb\nc'), [`a\n${answer}b\nc`]);
   const session = ['> cell [1], line 1\n\n', '(Pdb) p 1+1\n2\n'];
   assert.deepEqual(restored(session, ''), session);
+  const asked = '(Pdb) p lr\n0.5\n(Pdb) c\n';
+  assert.deepEqual(restored([`step 0\n${asked}`], 'step 0\nloss 0.5\n'), [`step 0\n${asked}loss 0.5\n`]);
   // The record has all of the rest, in the order in which it was printed.
   assert.deepEqual(restored(['a\n', 'b\nst'], 'a\nc\nb\nstep\n'), ['a\nc\nb\nstep\n']);
   assert.deepEqual(restored(['10%'], ' 5%\r10%\r15%'), [' 5%\r10%\r15%']);

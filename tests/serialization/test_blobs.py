@@ -57,6 +57,7 @@ def test_equal_arrays_do_not_share_memory(tmp_path: Path) -> None:
         for number, each in enumerate(found):
             each[:] = number
         assert [each[0] for each in found] == [0, 1, 2]
+    assert blobs.memory_size(packed) == 3 * 50_000 * 8
 
 
 @pytest.mark.parametrize("change", ["changed", "new", "gone"])

@@ -275,6 +275,8 @@ def test_a_cluster_that_nobody_uses_is_lost_as_was_said(alone: Cluster, tmp_path
         "Its nodes are gone (it ends itself after 10 min without a notebook): end it to "
         "remove what is left of it."
     )
+    registry.change(alone.id, {"idle_timeout": 120})
+    assert "it ends itself after 2 min without a notebook" in note("lost")
     registry.change(alone.id, {"grace": None})
     assert note("lost") == "Its nodes are gone: end it to remove what is left of it."
 

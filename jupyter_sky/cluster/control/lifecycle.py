@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -101,7 +102,8 @@ async def _record(controller: Controller) -> None:
             await _release(controller, there.id, there.spec.get("place"))
         await blocking(registry.remove, there.id)
     row = await blocking(registry.describe, spec, controller.runtime_env.plugins)
-    row["grace"] = getattr(provider, "grace", None)
+    grace = getattr(provider, "grace", None)
+    row["grace"] = grace if grace is not None and math.isfinite(grace) else None
     row["counts_hours"] = counts_hours(provider)
     if isinstance(provider, CloudProvider):
         controller.place = row["place"] = provider.location()

@@ -19,7 +19,7 @@ from jupyter_sky.analysis.call_changes import changed_objects
 from jupyter_sky.analysis.labels import EACH, EVERYTHING, ITEMS, is_item, method_of
 from jupyter_sky.analysis.object_changes import FunctionCall, ObjectChange
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
-from jupyter_sky.cluster.namespace.items.item import NamespaceItem, may_share
+from jupyter_sky.cluster.namespace.items.item import CLASS_PREFIX, NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.rank_values import RankValue
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.cluster.namespace.state_at_turn import StateAtTurn
@@ -29,6 +29,7 @@ from jupyter_sky.serialization.changes.model_parts import is_set_by, set_parts, 
 from jupyter_sky.serialization.models import keras_models
 from jupyter_sky.serialization.object_tokens.kinds import has_attributes_of_user, is_plain
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
+from jupyter_sky.serialization.pickler import class_of
 from jupyter_sky.serialization.user_modules import is_user_code
 
 
@@ -125,13 +126,16 @@ class SetAgain:
         found: dict[str, NamespaceItem] = {}
         for name in state.names_anywhere():
             value = collector.namespace.get(name)
+            kind = class_of(name.removeprefix(CLASS_PREFIX))
             with suppress(UsageError):  # it cannot be pickled any more
-                if not may_share(value):
-                    continue
-                if isinstance(value, type):
-                    if self._sent_objects.are_in_class(value, self._parts):
-                        found.update({each.key: each for each in collector.with_classes(name)})
-                elif self._sent_objects.may_be_in(name, self._parts):
+                if kind is not None:
+                    if self._sent_objects.are_in_class(kind, self._parts):
+                        found[name] = collector.class_item(name, kind)
+                elif (
+                    may_share(value)
+                    and not isinstance(value, type)
+                    and self._sent_objects.may_be_in(name, self._parts)
+                ):
                     found[name] = collector.item(name)
         for item in found.values():
             objects = item.objects

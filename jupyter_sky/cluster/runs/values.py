@@ -91,7 +91,7 @@ def load(
     fetched: Mapping[str, memoryview] = {}
     if references := blobs.references(packed):
         size = sum(references.values())
-        _check_room(size)
+        _check_room(blobs.memory_size(packed))
         try:
             fetching = _fetch(references, connection)
             fetched = event_loop.wait(fetching, _LinkNotice(connection, notice))

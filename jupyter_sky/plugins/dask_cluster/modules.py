@@ -168,11 +168,15 @@ def _install(found: Sequence[Installable]) -> None:
 
 
 def _digests(tree: SourceTree) -> Iterator[tuple[str, str]]:
-    """Yield the names of the modules that a tree has, each with the digest of its file."""
+    """Yield the names of the modules that a tree has, each with the digest of what it may read."""
+    data = blake3.blake3()
+    for path, content in sorted(tree.files.items()):
+        if not path.endswith(".py"):
+            data.update(path.encode()).update(content)
     for path, content in tree.files.items():
         if path.endswith(".py"):
             name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-            yield name, blake3.blake3(content).hexdigest()
+            yield name, blake3.blake3(content + data.digest()).hexdigest()
 
 
 _loaded: dict[str, str] = {}
@@ -188,7 +192,10 @@ def _reload_edited(digests: Mapping[str, str]) -> None:
     for name, digest in digests.items():
         module = sys.modules.get(name)
         path = user_source_file(module) if module and _loaded.get(name) != digest else None
-        if module and path and is_importable(name, module):
+        if module and path and not path.is_file():  # as where a module has become a package
+            del sys.modules[name]
+            _loaded[name] = digest
+        elif module and path and is_importable(name, module):
             edited[name] = path
         else:
             _loaded[name] = digest

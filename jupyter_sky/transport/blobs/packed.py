@@ -7,10 +7,20 @@ from typing import NotRequired, TypedDict, final
 
 @final
 class Blob(TypedDict):
-    """A large part of a packed value that is sent separately: its digest, and its size in bytes."""
+    """A large part of a packed value that is sent separately.
+
+    Attributes
+    ----------
+    blob, size
+        Its digest, and its size in bytes.
+    copy
+        Which of several parts of this content it is, that each have memory of their own; none for
+        the first.
+    """
 
     blob: str
     size: int
+    copy: NotRequired[int]
 
 
 @final

@@ -190,10 +190,15 @@ function completed(printed: IOutput[], text: string): string {
   const whole = new Set(rows);
   // What has overwritten something longer has left the end of it in the cell.
   const redrawn = rows.filter((row) => row.includes('\r')).flatMap((row) => row.split('\r').filter(Boolean));
+  const pieces = printed.map((output) => textOf([output]).split('\n'));
+  const unfinished = new Set(pieces.map((piece) => piece.at(-1)!));
   // What a rank of several has printed and the record lacks, it has overwritten or cleared.
   const isKnown = (line: string): boolean =>
-    whole.has(line) || text.includes(line) || LABELLED.test(line) || redrawn.some((part) => line.startsWith(part));
-  const lines = printed.flatMap((output) => textOf([output]).split('\n')).filter(Boolean);
+    whole.has(line) ||
+    (unfinished.has(line) && text.includes(line)) ||
+    LABELLED.test(line) ||
+    redrawn.some((part) => line.startsWith(part));
+  const lines = pieces.flat().filter(Boolean);
   const own = new Set(lines.filter((line) => !isKnown(line)));
   const all: string[] = [];
   let at = 0;

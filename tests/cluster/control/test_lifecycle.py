@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import math
 import os
 import shutil
 import signal
@@ -294,6 +295,12 @@ def test_a_cluster_without_notebook_ends_after_its_grace(new) -> None:
     processes = everything(cells)
     cells.cluster.close()
     assert_gone(processes)
+
+
+def test_a_cluster_may_wait_for_its_notebook_for_ever(new) -> None:
+    cells = new(nodes=1, framework=False, provider=Local(grace=math.inf))
+    row = registry.find(cells.cluster.name)
+    assert row is not None and row.grace is None
 
 
 def test_a_run_keeps_a_cluster_alive_without_notebook(new, tmp_path: Path) -> None:

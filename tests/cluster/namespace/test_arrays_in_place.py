@@ -115,3 +115,14 @@ def test_tensors_of_the_notebook_that_share_memory_still_do(notebook) -> None:
     notebook.here("part = W.detach()[:2]; W.data[0] = 7")
     notebook.there("W, part; part[1] = 8")
     assert notebook.ask("(W.tolist(), part.tolist())") == [([7.0, 8.0, 0.0], [7.0, 8.0])] * 4
+
+
+def test_an_array_and_a_tensor_on_the_same_memory_stay_together(notebook) -> None:
+    notebook.here(
+        "import numpy, torch; a = numpy.zeros(100_000)\n"
+        "state = {'a': a, 't': torch.from_numpy(a), 'other': numpy.zeros(100_000)}"
+    )
+    notebook.there("state['t'] += 1", out=["state"])
+    assert notebook.ask("(state['a'][0].item(), state['other'][0].item())") == [(1.0, 0.0)] * 4
+    notebook.here("seen = state['a'][0].item(), state['t'][0].item(), state['other'][0].item()")
+    assert notebook.names["seen"] == (1.0, 1.0, 0.0)

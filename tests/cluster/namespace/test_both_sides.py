@@ -601,3 +601,13 @@ def test_data_of_a_class_that_is_set_to_what_it_was(notebook) -> None:
     notebook.there("CFG.best = 1")
     notebook.here("CFG.hist.clear()")
     assert notebook.ask(has) == [(rank + 1, 1, []) for rank in range(4)]
+
+
+def test_data_of_a_class_that_ranks_have_by_an_object_only(notebook) -> None:
+    notebook.here(
+        "class Counter:\n    n = 0\n    def add(self): type(self).n += 1; return self.n\n"
+        "c = Counter()"
+    )
+    assert notebook.ask("c.add()") == [1] * 4
+    notebook.here("Counter.n = 0")
+    assert notebook.ask("c.add()") == [1] * 4

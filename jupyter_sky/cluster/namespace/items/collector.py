@@ -105,13 +105,17 @@ class ItemCollector:
         seen = set(classes)
         while classes:
             identity, kind = classes.popitem()
-            key = CLASS_PREFIX + identity
-            if key not in self._items:
-                self._items[key] = NamespaceItem(key, kind, self._digests)
-            needed = self._items[key].pickled.classes
+            item = self.class_item(CLASS_PREFIX + identity, kind)
+            needed = item.pickled.classes
             classes.update({each: needed[each] for each in needed.keys() - seen})
             seen.update(needed)
-            yield self._items[key]
+            yield item
+
+    def class_item(self, key: str, kind: type) -> NamespaceItem:
+        """Return the item of a class, which has this key."""
+        if key not in self._items:
+            self._items[key] = NamespaceItem(key, kind, self._digests)
+        return self._items[key]
 
     def item(self, name: str, used_by: str | None = None) -> NamespaceItem:
         """Return the item of a name."""

@@ -133,7 +133,9 @@ def make_security_key(place: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ssh-ed25519", "ecdsa-sha2-nistp256"])
-def test_a_security_key_is_for_ssh_agent_to_ask(client: Path, kind: str) -> None:
+def test_a_security_key_is_for_ssh_agent_to_ask(
+    client: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_security_key(client / "token", kind)
     subprocess.run(["ssh-keygen", "-yf", client / "token"], capture_output=True, check=True)
     configure(client, "IdentityFile ~/.ssh/token", "IdentityFile ~/.ssh/id_ed25519")
@@ -143,6 +145,14 @@ def test_a_security_key_is_for_ssh_agent_to_ask(client: Path, kind: str) -> None
         connect("lab1")
     said = f"run `ssh-add {client}/token`, as security keys work only through ssh-agent, or `"
     assert said in str(caught.value)
+    # Another one has a passphrase, which the user does not type.
+    monkeypatch.setattr("getpass.getpass", lambda prompt: "")
+    other = make_key(client / "other")
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", other], check=True)
+    configure(client, f"IdentityFile {other}")
+    with pytest.raises(SkyError) as caught:
+        connect("lab1")
+    assert f"({other} stayed locked)" in str(caught.value) and said in str(caught.value)
 
 
 # Certificates

@@ -86,8 +86,8 @@ class _Offered:
                 f"it asks {login.user} for {wants}{also}, and nobody can answer at this moment: "
                 "`%sky doctor --hosts HOST` asks you for it"
             )
-        if self.locked:
-            files = shlex.join(map(str, self.locked))
+        files = shlex.join(map(str, self.locked))
+        if self.locked and not (self.refused or self.of_security_keys):
             others = f"it accepts none of {self.tried} others, and " if self.tried else ""
             keys = "the key" if len(self.locked) == 1 else "the keys"
             return (
@@ -97,6 +97,8 @@ class _Offered:
         what = f"it accepts none of {self.tried} keys" if self.tried else "there is no key to offer"
         if self.refused:
             what += f" (ssh-agent did not sign with {' and '.join(self.refused)})"
+        if self.locked:
+            what += f" ({files} stayed locked)"
         add = ""
         if self.of_security_keys:
             files = shlex.join(map(str, self.of_security_keys))
