@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import mmap
+import os
 import shutil
 import threading
 import time
@@ -65,7 +66,9 @@ def test_a_keeper_that_is_killed_while_it_writes_has_not_written_everything(
             asyncio.create_task(volumes.write_back()),
         )
         await asyncio.to_thread(begun.wait, PATIENCE)
-        [keeper] = [each for each in psutil.Process().children() if f"{place}.v" in each.cmdline()]
+        there = psutil.process_iter(["ppid", "cmdline"])  # has no command for what has ended
+        mine = [each for each in there if each.info["ppid"] == os.getpid()]
+        [keeper] = [each for each in mine if f"{place}.v" in (each.info["cmdline"] or ())]
         keeper.kill()
         async with asyncio.timeout(PATIENCE):
             answers = (await told)["volumes"], await left
