@@ -58,17 +58,20 @@ test('each attempt at a cell has its own place in it', () => {
   assert.deepEqual(shown(), ['r5'], 'they belong to an earlier time that the cell was run');
 });
 
+/** Returns what a cell that has printed something shows once output is restored from a record. */
+function restore(there: string[], text: string, cut: boolean) {
+  const record = { snapshot: sample(), html: '', plain: '', text, cut };
+  const streams = there.map((each) => ({ output_type: 'stream', name: 'stdout', text: each }));
+  let outputs: Output[] = [outputOf(record, true), ...streams];
+  const cell = {
+    model: { outputs: { toJSON: () => outputs, fromJSON: (given: Output[]) => void (outputs = given) } }
+  } as unknown as Cell;
+  replaceOutputs(cell, record, '[missing]');
+  return outputs.slice(1).map((output) => output.text);
+}
+
 test('what only the cell has stays where output is restored', () => {
-  const restored = (there: string[], text: string) => {
-    const record = { snapshot: sample(), html: '', plain: '', text, cut: false };
-    const streams = there.map((each) => ({ output_type: 'stream', name: 'stdout', text: each }));
-    let outputs: Output[] = [outputOf(record, true), ...streams];
-    const cell = {
-      model: { outputs: { toJSON: () => outputs, fromJSON: (given: Output[]) => void (outputs = given) } }
-    } as unknown as Cell;
-    replaceOutputs(cell, record, '[missing]');
-    return outputs.slice(1).map((output) => output.text);
-  };
+  const restored = (there: string[], text: string) => restore(there, text, false);
   const answer = 'learning rate?  0.1\n';
   assert.deepEqual(restored([answer, '0\n1\n'], '0\n1\n2\n'), [`${answer}0\n1\n2\n`]);
   assert.deepEqual(restored(['a\n', answer, '0\n'], 'a\n0\n\n1\n'), [`a\n${answer}0\n\n1\n`]);
@@ -87,16 +90,7 @@ test('what only the cell has stays where output is restored', () => {
 });
 
 test('a record without the beginning takes nothing from the cell', () => {
-  const restored = (there: string[], text: string) => {
-    const record = { snapshot: sample(), html: '', plain: '', text, cut: true };
-    const streams = there.map((each) => ({ output_type: 'stream', name: 'stdout', text: each }));
-    let outputs: Output[] = [outputOf(record, true), ...streams];
-    const cell = {
-      model: { outputs: { toJSON: () => outputs, fromJSON: (given: Output[]) => void (outputs = given) } }
-    } as unknown as Cell;
-    replaceOutputs(cell, record, '[missing]');
-    return outputs.slice(1).map((output) => output.text);
-  };
+  const restored = (there: string[], text: string) => restore(there, text, true);
   assert.deepEqual(restored(['0\n1\n', '2\n'], '2\n3\n'), ['0\n1\n2\n3\n']);
   assert.deepEqual(restored(['step 0\nstep 1\nst'], 'p 1\nstep 2\n'), ['step 0\nstep 1\nstep 2\n']);
   assert.deepEqual(restored(['0\n0\n1\n'], '0\n1\n2\n'), ['0\n0\n1\n2\n']);

@@ -103,7 +103,7 @@ def test_what_takes_the_place_of_a_lost_node_costs_what_it_costs_more(
             clock.time = lambda: time.time() + 3600
 
     async def replace() -> None:
-        async with joining_cost.counted(lost, cost, lambda text: None) as joining:
+        async with joining_cost.JoiningCost(lost, cost, lambda text: None) as joining:
             await joining.add_nodes(cast(Any, Provider()))
 
     cost = ClusterCost(CostMeter(0.0, time.time()), counts_hours=False)

@@ -20,7 +20,7 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import describe_loss
 from jupyter_sky.cluster.control.shutdown import end, origin
 from jupyter_sky.cluster.inventory import owed_ends, registry, turns
-from jupyter_sky.cluster.inventory.joining_cost import counted
+from jupyter_sky.cluster.inventory.joining_cost import JoiningCost
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.network.first_link import open_link
@@ -112,7 +112,7 @@ async def grow(
         [node for connection in lost for node in connection.machine.nodes],
         (await there[0].request("authority"))["authority"],
     )
-    async with counted(running, controller.cost, progress) as joining, kept_up(controller):
+    async with JoiningCost(running, controller.cost, progress) as joining, kept_up(controller):
         growth = await joining.add_nodes(provider)
         expansion = _Expansion(controller, provider, growth, lost)
         try:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 from jupyter_sky.cluster.cost_meter import ClusterCost, total_price
 from jupyter_sky.cluster.inventory.registry import RegistryError, RowChange, update
@@ -16,11 +15,8 @@ from jupyter_sky.providers.scaling import AddedNodes, RunningCluster, Scalable
 from jupyter_sky.transport.tasks import blocking, shielded
 
 
-@asynccontextmanager
-async def counted(
-    running: RunningCluster, cost: ClusterCost, progress: Progress
-) -> AsyncIterator[JoiningCost]:
-    """Count what machines cost that join a cluster in the block, or are given back in it.
+class JoiningCost:
+    """Counts what machines cost that join a cluster in a block, or are given back in it.
 
     Parameters
     ----------
@@ -31,16 +27,6 @@ async def counted(
     progress
         Called with the present step, in words.
     """
-    joining = JoiningCost(running, cost, progress)
-    try:
-        yield joining
-    finally:
-        # In the registry they are nodes from now on, or will never be.
-        await shielded(blocking(joining.record))
-
-
-class JoiningCost:
-    """Counts what machines cost that are no nodes yet; parameters as of `counted`."""
 
     def __init__(self, running: RunningCluster, cost: ClusterCost, progress: Progress) -> None:
         self._running = running
@@ -49,6 +35,13 @@ class JoiningCost:
         self._rented: tuple[Rented, float] | None = None
         # Lost nodes cost something until others have taken their places.
         self._counted = total_price(node.price for node in running.lost) or 0.0
+
+    async def __aenter__(self) -> JoiningCost:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        # In the registry they are nodes from now on, or will never be.
+        await shielded(blocking(self._record))
 
     async def add_nodes(self, provider: Scalable) -> AddedNodes:
         """Have a provider add nodes; errors as of `Scalable.add_nodes`."""
@@ -59,11 +52,10 @@ class JoiningCost:
                 rented, since = self._rented
                 self._cost.add(self._price(rented) * max(0.0, time.time() - since) / 3600)
 
-    def record(self) -> None:
-        """Record what they have cost until now."""
+    def _record(self) -> None:
         if self._rented and (price := self._price(self._rented[0])):
             with suppress(RegistryError):
-                _record(self._running.identity, *self._rented, price)
+                _write(self._running.identity, *self._rented, price)
 
     def _say(self, said: str | Preparation) -> None:
         if isinstance(said, Rented):  # instead of those before, which were taken back
@@ -74,7 +66,7 @@ class JoiningCost:
         return max(0.0, (rented.price or 0.0) - self._counted)
 
 
-def _record(identity: str, rented: Rented, since: float, price: float) -> None:
+def _write(identity: str, rented: Rented, since: float, price: float) -> None:
     def decide(row: RegistryRow | None) -> RowChange | None:
         if row is None:
             return None
