@@ -18,6 +18,7 @@ import pytest
 from fsspec.core import url_to_fs
 
 import jupyter_sky as sky
+from jupyter_sky.transport import present_run
 from jupyter_sky.transport.volumes.asking import note_places
 from tests.installed import on_first_use
 from tests.waiting import until
@@ -210,7 +211,12 @@ def test_folders_of_the_users_are_not_taken_for_saves(place: str) -> None:
     assert files.cat_file(data) == b"1,2" and sky.load(place) == {"step": 2}
 
 
-def test_of_two_runs_that_save_in_the_same_folder_one_is_told_and_one_is_there(place: str) -> None:
+@pytest.mark.parametrize(("ranks", "other"), [((), "another run"), ((0, 1), "another rank")])
+def test_of_two_that_save_in_the_same_folder_one_is_told_and_one_is_there(
+    place: str, monkeypatch: pytest.MonkeyPatch, ranks: tuple[int, ...], other: str
+) -> None:
+    monkeypatch.setattr(present_run, "ranks", lambda: ranks)
+
     class Shared(torch.nn.Linear):
         """Another run saves in the same folder while this is written."""
 
@@ -222,7 +228,7 @@ def test_of_two_runs_that_save_in_the_same_folder_one_is_told_and_one_is_there(p
             return str, ("state",)
 
     sky.save(place, name="former")
-    with pytest.raises(sky.SkyError, match="another run has saved in the same folder meanwhile"):
+    with pytest.raises(sky.SkyError, match=f"{other} has saved in the same folder meanwhile"):
         sky.save(place, model=Shared(2, 2), name="this")
     assert sky.load(place) == {"name": "the other"}
     sky.save(place, name="this")

@@ -25,6 +25,7 @@ from jupyter_sky.api.checkpoints.place import BEGUN, CheckpointPlace
 from jupyter_sky.api.volumes.mounted import NotUploaded
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_ranks
+from jupyter_sky.transport import present_run
 from jupyter_sky.transport.volumes.requests import MARKER
 
 if TYPE_CHECKING:
@@ -257,6 +258,12 @@ class CheckpointFolder:
             marker = self._place.read_marker()
             is_begun = self._place.exists(f"{self._save}/{BEGUN}")
             if marker and marker["save"] != self._save and not is_begun:
+                if not self.together and len(present_run.ranks()) > 1:
+                    return UsageError(
+                        "another rank has saved in the same folder meanwhile, and there is no "
+                        "process group in which ranks save together: save on one of them, or give "
+                        "each a folder of its own"
+                    )
                 return UsageError(
                     "another run has saved in the same folder meanwhile, and its checkpoint is "
                     "there: give each run a folder of its own"
