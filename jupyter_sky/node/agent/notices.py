@@ -79,6 +79,6 @@ def _limit(path: Path) -> tuple[str, float] | None:
 def _written(path: Path) -> tuple[str, float | None] | None:
     try:
         said = json.loads(path.read_text())
-    except FileNotFoundError:
+    except OSError:  # nothing is written yet, or it cannot be read for a moment, as over NFS
         return None
     return said["kind"], said["at"]

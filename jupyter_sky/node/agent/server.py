@@ -206,7 +206,7 @@ class Agent:
         self._fork_server.close()
         await end_in_time(self._fork_server_pid)
 
-    # While it runs
+    # While it runs. There may be no file descriptor left for reading /proc, for a while.
 
     async def _report_usage(self) -> None:
         """During runs, report the resource usage of ranks to clients, outside the journal."""
@@ -214,7 +214,6 @@ class Agent:
         while True:
             await asyncio.sleep(REPORT_EVERY)
             if self._sessions and (self.is_busy or was_busy):
-                # There may be no file descriptor left for reading /proc.
                 with contextlib.suppress(OSError):
                     report = self._metrics.measure(self._supervisor.ranks.values())
                     self._sessions.send_report({"report": report})
@@ -232,10 +231,11 @@ class Agent:
         """Free the shared memory of blobs whose sender does not go on, and of those out of use."""
         while True:
             await asyncio.sleep(EVERY)
-            self._blob_folder.check(is_idle=not self.is_busy)
-            self.store.drop_stalled()
-            self._rooms.drop_left()
-            await self._rooms.give_back(self.idle.times.idle)
+            with contextlib.suppress(OSError):
+                self._blob_folder.check(is_idle=not self.is_busy)
+                self.store.drop_stalled()
+                self._rooms.drop_left()
+                await self._rooms.give_back(self.idle.times.idle)
 
     async def _end_if_left(self) -> None:
         """End once no notebook can come any more, or will."""
