@@ -70,6 +70,17 @@ class BackgroundTasks:
         await self.finish(within)
 
 
+class UndoingTask(asyncio.Task[T]):
+    """A task that undoes what it began when it is cancelled: cancelling it again changes nothing.
+
+    So all who cancel it, or wait for it in an `asyncio.gather` that is cancelled, wait for its end.
+    """
+
+    def cancel(self, msg: object = None) -> bool:
+        """Cancel it, unless that was done before."""
+        return not self.cancelling() and super().cancel(msg)
+
+
 class Changes:
     """Notifies tasks and observers of a loop of changes.
 

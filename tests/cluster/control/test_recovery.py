@@ -25,7 +25,7 @@ from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.inventory import registry, turns
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
-from jupyter_sky.cluster.state import RankPhase
+from jupyter_sky.cluster.state import ClusterPhase, RankPhase
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
@@ -372,6 +372,38 @@ def test_a_cluster_that_is_being_repaired_can_be_ended(new) -> None:
     assert registry.find(row.name) is None
     # What a killed agent had started ends by itself, a moment later.
     until(lambda: not processes_of(Path(row.id)))
+
+
+def test_nodes_that_were_to_join_a_lost_cluster_are_given_back_before_it_is_down(
+    new, monkeypatch
+) -> None:
+    """However often that is cancelled: as it is lost, as the cell goes on, and as it ends."""
+    cells = new(nodes=3, framework=False, provider=Local(machines=3), replace=True)
+    controller = cells.cluster._controller
+    rents, ends, seen = threading.Event(), threading.Event(), list[str]()
+
+    async def rent(*asked: Any) -> AddedNodes:
+        try:
+            rents.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.to_thread(ends.wait, PATIENCE)
+            seen.append("given back")
+            raise
+        raise AssertionError
+
+    monkeypatch.setattr(Local, "add_nodes", rent)
+    kill_agent(cells, 1)
+    waiting = event_loop.submit(recovery.make_whole(controller))
+    assert rents.wait(PATIENCE)
+    event_loop.call(controller.mark_lost, "both are lost")
+    waiting.cancel()
+    with ThreadPoolExecutor() as pool:
+        down = pool.submit(cells.cluster.down)
+        until(lambda: controller.state.phase is ClusterPhase.DOWN)
+        ends.set()
+        down.result(PATIENCE)
+    assert seen == ["given back"]
 
 
 def test_a_rank_that_is_lost_while_the_group_forms_comes_again(new_with, tmp_path: Path) -> None:
