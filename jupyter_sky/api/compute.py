@@ -37,7 +37,7 @@ class Pool(Protocol):
 
     def dispatch(self, pending: PendingCompute[R]) -> R: ...
 
-    def submit(self, pending: PendingCompute[R]) -> CallFuture[R]: ...
+    def begin(self, pending: PendingCompute[R]) -> CallFuture[R]: ...
 
     def run_group(self, group: PendingGroup[T]) -> T: ...
 
@@ -238,7 +238,7 @@ class PendingCompute(Generic[R_co]):
         return cast("R_co", method_of(pool, "dispatch", ">>")(self))
 
     def __gt__(self, pool: Pool) -> CallFuture[R_co]:
-        return cast("CallFuture[R_co]", method_of(pool, "submit", ">")(self))
+        return cast("CallFuture[R_co]", method_of(pool, "begin", ">")(self))
 
     def __and__(self, other: PendingCompute[S]) -> PendingGroup[tuple[R_co, S]]:
         return PendingGroup((self, _pending(other)))

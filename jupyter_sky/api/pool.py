@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from jupyter_sky.api import pools_up
 from jupyter_sky.api.accelerators import as_accelerator
 from jupyter_sky.api.calls.batches import Batches
-from jupyter_sky.api.calls.feeds import Feeder, can_begin_again, with_feeds
 from jupyter_sky.api.calls.futures import Futures
-from jupyter_sky.api.calls.needs import find_needs
 from jupyter_sky.api.calls.open_streams import OpenStreams
-from jupyter_sky.api.calls.pickled_call import pickle_call
-from jupyter_sky.api.calls.program import program_words
-from jupyter_sky.api.calls.streams import Stream, yields
-from jupyter_sky.api.calls.terminal import debugging, follow, write
+from jupyter_sky.api.calls.single_runs import SingleRuns
+from jupyter_sky.api.calls.terminal import write
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import ComputeFunction, PendingCompute, PendingGroup, computed, gather
 from jupyter_sky.api.display.start import start_first
 from jupyter_sky.api.future import CallFuture
-from jupyter_sky.api.plugin import Plugin, check_plugins, decorators_of
+from jupyter_sky.api.plugin import Plugin, check_plugins
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.control.signals import as_interrupt
-from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.inventory import owed_ends
-from jupyter_sky.cluster.runs.task import Task, no_debugging
 from jupyter_sky.cluster.runtime_env import ClientHooks
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
@@ -41,13 +34,13 @@ from jupyter_sky.providers.buckets.volume import Volume, check_volumes
 from jupyter_sky.providers.choice import Candidate, Selection, Spec, check_places
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image
-from jupyter_sky.serialization import blobs
 
 if TYPE_CHECKING:
     from distributed import Client
 
     from jupyter_sky.providers.base import Provider
 
+P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
@@ -149,10 +142,10 @@ class ComputePool:
         self._cluster: Cluster | None = None
         self._process = os.getpid()  # which starts the cluster
         self._client: ClientHooks | None = None
-        self._turns = itertools.count()
         if not isinstance(worker, Worker | None):
             raise UsageError(f"worker={worker!r}: write worker=sky.Worker(concurrency=4).")
         self.worker = worker or Worker()
+        self._single_runs: SingleRuns | None = None
         self._batches: Batches | None = None
         self._futures: Futures | None = None
         self._streams = OpenStreams()
@@ -169,6 +162,7 @@ class ComputePool:
             self.provider, self.spec = place.provider, place.spec
             self._process = os.getpid()
             pools_up.begin(self._cluster)
+            self._single_runs = SingleRuns(self._cluster, self.plugins, self._streams)
             self._batches = Batches(self._cluster, self.plugins, self.worker, write, self._streams)
             self._futures = Futures(self._batches)
             for sentence in self._cluster.warnings:
@@ -200,7 +194,7 @@ class ComputePool:
             if self._futures:
                 self._futures.close()
             cluster, self._cluster = self._cluster, None
-            self._batches = self._futures = None
+            self._single_runs = self._batches = self._futures = None
             if cluster is None:
                 return
             try:
@@ -274,28 +268,16 @@ class ComputePool:
 
         Values of a generator arrive as they are yielded, each with its rank.
         """
-        ranks = self.cluster.all_ranks
-        results = self._run(pending, ranks, with_ranks=True)
-        return [results[rank] for rank in ranks] if isinstance(results, dict) else results
+        return self._up(self._single_runs).on_all(pending)
 
     def dispatch(self, pending: PendingCompute[R]) -> R:
         """Run a call on one rank, in turn, and return its result.
 
         Values of a generator arrive as they are yielded.
         """
-        retries = pending.retries if pending.retries and can_begin_again(pending) else 0
-        for left in range(retries, -1, -1):
-            ranks = self.cluster.all_ranks
-            rank = ranks[next(self._turns) % len(ranks)]
-            try:
-                results = self._run(pending, (rank,), with_ranks=False)
-                break
-            except RankLost:
-                if not left:
-                    raise
-        return cast("R", results[rank] if isinstance(results, dict) else results)
+        return self._up(self._single_runs).on_one(pending)
 
-    def submit(self, pending: PendingCompute[R]) -> CallFuture[R]:
+    def begin(self, pending: PendingCompute[R]) -> CallFuture[R]:
         """Run a call on a free rank, and return at once a future of its result."""
         self._streams.refuse_nested()
         return self._up(self._futures).submit(pending)
@@ -307,6 +289,40 @@ class ComputePool:
             group.calls, ordered=group.ordered or not group.stream
         )
         return cast("T", results if group.stream else tuple(results))
+
+    @overload
+    def submit(
+        self, function: ComputeFunction[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> CallFuture[R]: ...
+
+    @overload
+    def submit(
+        self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> CallFuture[R]: ...
+
+    def submit(
+        self, function: ComputeFunction[..., Any] | Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> CallFuture[Any]:
+        """Call a function on a free rank, as executors of `concurrent.futures` do.
+
+        Parameters
+        ----------
+        function
+            The function, with or without ``@sky.compute``.
+        *args, **kwargs
+            Its arguments.
+
+        Returns
+        -------
+        CallFuture
+            A future of its result, at once.
+
+        Raises
+        ------
+        UsageError
+            If it is not a function.
+        """
+        return self.begin(computed(function)(*args, **kwargs))
 
     @overload
     def map(
@@ -357,43 +373,6 @@ class ComputePool:
         self.cluster  # noqa: B018 - raises when the pool is not up
         assert part is not None
         return part
-
-    def _run(
-        self, pending: PendingCompute[Any], ranks: tuple[int, ...], with_ranks: bool
-    ) -> dict[int, Any] | Stream:
-        cluster = self.cluster
-        self._streams.refuse_nested()
-        pending, feeds = with_feeds(pending)
-        is_stream = yields(pending)
-        call = pickle_call(pending, cluster, decorators_of(self.plugins), is_stream)
-        packed, parts = blobs.pack(call)
-        update = find_needs(cluster, call.needs, call.modules, ranks)
-        task = Task(
-            ranks=ranks,
-            call=packed,
-            cells=call.cells,
-            update=update,
-            blobs=parts,
-            show=ranks,
-            talks=is_stream or bool(feeds),
-            debugging=no_debugging() if is_stream else debugging(),
-            program=program_words(),
-        )
-        run = cluster.run(task)
-        feeder = Feeder(cluster, run, feeds, ranks)
-        if is_stream:
-            stream = Stream(run, feeder, cluster.calls.load, write, with_ranks, pending.timeout)
-            self._streams.add(stream)
-            return stream
-        self._streams.add(feeder)
-        try:
-            follow(run, feeder, pending.timeout)
-        except Exception:
-            run.stop()  # an iterator of the user has failed
-            raise
-        finally:
-            feeder.close()
-        return run.values()
 
 
 Compute = ComputePool

@@ -21,7 +21,8 @@ def checked(function: F) -> F:
     if not callable(function) and not isinstance(function, classmethod):
         raise UsageError(
             f"@sky.compute goes above a function, not {type(function).__name__}: write it without "
-            "parentheses, above `def`; and `pool.map(train, items)` with the function alone."
+            "parentheses, above `def`; and the function alone in `pool.submit(train, 5)` and "
+            "`pool.map(train, items)`."
         )
     return function
 

@@ -9,12 +9,14 @@ import pickle
 import sys
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.errors import UsageError
 from tests.api.calls.test_calls import double, join
 from tests.conftest import shared_registry
 
@@ -22,6 +24,13 @@ from tests.conftest import shared_registry
 def test_map_takes_any_function(pool: sky.ComputePool) -> None:
     assert pool.map(double, range(3)) == [0, 2, 4]
     assert pool.map(lambda x, y: x - y, [5, 7], (1, 2)) == [4, 5]
+
+
+def test_submit_is_that_of_an_executor(pool: sky.ComputePool) -> None:
+    futures = [pool.submit(double, 3), pool.submit(pow, 2, 3, mod=5), pool.submit(Adder(3).add, 1)]
+    assert {future.result() for future in as_completed(futures)} == {6, 3, 4}
+    with pytest.raises(UsageError, match=r"`pool\.submit\(train, 5\)`"):
+        pool.submit(double(3))
 
 
 class Adder:

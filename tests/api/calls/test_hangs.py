@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.api import pool as pools
+from jupyter_sky.api.calls import single_runs
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.task import Task
 from tests.installed import skip_without
@@ -70,7 +70,7 @@ def grouped() -> Iterator[sky.ComputePool]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "Task", functools.partial(Task, hang_after=0.4))
+    monkeypatch.setattr(single_runs, "Task", functools.partial(Task, hang_after=0.4))
 
 
 def test_a_single_call_says_that_other_ranks_are_not_in_it(

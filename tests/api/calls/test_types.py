@@ -44,6 +44,8 @@ async def use(pool: sky.ComputePool) -> None:
     assert_type(sky.gather(half(1), stream=True) >> pool, Iterator[float])
     assert_type(pool.map(half, range(3)), list[float])
     assert_type(pool.map(len, ["a"]), list[int])
+    assert_type(pool.submit(half, 3), CallFuture[float])
+    assert_type(pool.submit(len, "a"), CallFuture[int])
     assert_type(steps() >> pool, Iterator[float])
     assert_type(steps() @ pool, Iterator[tuple[int, float]])
     length(1)  # type: ignore[arg-type]
