@@ -29,7 +29,7 @@ from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.parser import HelpRequested
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.profiling.recorded import wanted_records
-from jupyter_sky.notebook.project.volumes import say_written_back, still_written
+from jupyter_sky.notebook.project.volumes import still_written, write_back
 from jupyter_sky.notebook.project.workdir import Workdirs, say_written
 from jupyter_sky.notebook.scripts.run import find_folder, run_shell_cell
 from jupyter_sky.notebook.session import Session
@@ -158,7 +158,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         finally:
             if cluster.alive and run.finished and not is_stopped:
                 say_written(self.shell, cluster, run.task.ranks)
-                say_written_back(self.shell, cluster)
+                write_back(self.shell, cluster)
 
     def _needed(self, options: CellOptions, names: CellNames) -> frozenset[str]:
         """Return the names to send for a cell."""

@@ -34,7 +34,7 @@ from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.places import say_left_out, start_at_one, with_rest, without_nodes
 from jupyter_sky.notebook.project.additions import Additions
 from jupyter_sky.notebook.project.image import imported_modules
-from jupyter_sky.notebook.project.volumes import Unwritten, say_written_back, write_back_before_end
+from jupyter_sky.notebook.project.volumes import Unwritten, write_back, write_back_before_end
 from jupyter_sky.notebook.validation import describes_another, start_again_with
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Progress
@@ -177,7 +177,7 @@ class Session:
             if row := registry.with_id(known.id):
                 self.started[name] = attached.with_additions(self.started[name], row)
             if known.state.phase == "lost":
-                say_written_back(self._shell, known)
+                write_back(self._shell, known)
             self._leave(known)
             attached.end_lost(known)
         return self._attach(name)

@@ -47,7 +47,7 @@ class StatusEntry(TypedDict):
     created
         Seconds since the epoch.
     state
-        The phase of a `jupyter_sky.cluster.inventory.probe.Status`.
+        A `jupyter_sky.cluster.inventory.probe.ProbePhase`.
     busy
         The ranks that run something.
     """

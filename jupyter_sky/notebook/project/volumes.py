@@ -59,13 +59,13 @@ def add_volumes(
         print(f"{cluster.name}: {warning}", file=sys.stderr)
 
 
-def say_written_back(shell: InteractiveShell, cluster: Cluster, keeps: bool = False) -> None:
+def write_back(shell: InteractiveShell, cluster: Cluster, keeps: bool = False) -> None:
     """Write back what ranks have written to volumes, and report the result.
 
     Parameters
     ----------
     keeps
-        Whether to refuse as `keep_unwritten` does.
+        Whether to refuse as `write_back_or_refuse` does.
 
     Raises
     ------
@@ -121,8 +121,8 @@ def say_troubles(name: str, troubles: Sequence[str]) -> None:
             print(f"{name}: {trouble}", file=sys.stderr)
 
 
-def keep_unwritten(cluster: Cluster) -> None:
-    """Refuse to release machines with files of volumes that exist nowhere else.
+def write_back_or_refuse(cluster: Cluster) -> None:
+    """Write back files of volumes that rented machines alone have, before these are released.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def write_back_before_end(shell: InteractiveShell, cluster: Cluster, unwritten: 
     if unwritten == "discard":
         return
     try:
-        say_written_back(shell, cluster, keeps=unwritten == "keep")
+        write_back(shell, cluster, keeps=unwritten == "keep")
     except KeyboardInterrupt:
         raise Interrupted(
             f"{cluster.name} is still up: `%sky down {cluster.name}` goes on with writing back "

@@ -26,7 +26,7 @@ from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.project.sending import send_ahead
-from jupyter_sky.notebook.project.volumes import say_written_back
+from jupyter_sky.notebook.project.volumes import write_back
 from jupyter_sky.notebook.scripts.task_file import TaskFile
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import choose_ranks, first_ranks, on_nodes_of, shown_ranks
@@ -295,7 +295,7 @@ def _follow(
     finally:
         is_last = not goes_on or sys.exception() is not None
         if is_last and cluster.alive and not isinstance(sys.exception(), KeyboardInterrupt):
-            say_written_back(shell, cluster)
+            write_back(shell, cluster)
 
 
 def _bind_nothing(run: RunHandle, values: dict[int, Any]) -> dict[str, Any]:

@@ -504,4 +504,4 @@ def test_what_nobody_can_be_told_keeps_no_cluster_from_being_ended(
     mounts = SimpleNamespace(volumes=[volume], write_back=lambda tick: answer, lost=list)
     cluster: Any = SimpleNamespace(name="rented", mounts=mounts)
     monkeypatch.setattr(sys, "stderr", Closed())
-    volumes.say_written_back(cast(InteractiveShell, None), cluster)
+    volumes.write_back(cast(InteractiveShell, None), cluster)

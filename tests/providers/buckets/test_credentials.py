@@ -16,7 +16,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.notebook.project.volumes import keep_unwritten
+from jupyter_sky.notebook.project.volumes import write_back_or_refuse
 from jupyter_sky.providers.buckets.credentials import order_of
 from jupyter_sky.providers.sessions.mfa import without_questions
 from tests.lab.buckets import KEY, SECRET, Buckets, serving
@@ -192,10 +192,10 @@ def test_rented_machines_with_what_is_nowhere_else_are_not_given_back() -> None:
     mounts = SimpleNamespace(volumes=(VOLUME,), write_back=lambda: ([], [trouble]))
     rented: Any = SimpleNamespace(name="train", provider=sky.AWS(), mounts=mounts, alive=True)
     with pytest.raises(SkyError, match=r"/data/model, on node 0 alone .* `%sky down --discard`"):
-        keep_unwritten(rented)
+        write_back_or_refuse(rented)
     rented.alive = False  # then `%sky get` would end what is left of it
     with pytest.raises(
         SkyError, match=r"on node 0 alone .* `%sky down` tries again, and `%sky down"
     ):
-        keep_unwritten(rented)
-    keep_unwritten(SimpleNamespace(**{**vars(rented), "provider": sky.SSH("gpu1")}))  # type: ignore[arg-type]
+        write_back_or_refuse(rented)
+    write_back_or_refuse(SimpleNamespace(**{**vars(rented), "provider": sky.SSH("gpu1")}))  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from jupyter_sky.notebook.attached import attached_options, attached_spec
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.errors import no_cluster
 from jupyter_sky.notebook.options.definitions import CellOptions
-from jupyter_sky.notebook.project.volumes import keep_unwritten
+from jupyter_sky.notebook.project.volumes import write_back_or_refuse
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.event_loop import CleanUpFailed
@@ -111,7 +111,7 @@ def stop_cluster(session: Session, cluster: Cluster, say: Callable[[str], None])
         If it cannot be stopped; it is then as it was.
     """
     name, cost = cluster.name, cluster.power.check_stop()
-    keep_unwritten(cluster)
+    write_back_or_refuse(cluster)
     say(_losses(cluster))
     cluster.power.stop(cost)
     session.panels.settle(cluster)
