@@ -11,7 +11,7 @@ from jupyter_sky.formatting import format_bytes, format_count, format_list
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.project import files
-from jupyter_sky.notebook.scripts.run import NodeScript, run_script
+from jupyter_sky.notebook.scripts.run import NodeScript, run_scripts
 from jupyter_sky.notebook.validation import choose_ranks, first_ranks
 
 
@@ -39,7 +39,7 @@ def put(context: CommandContext, options: Namespace) -> None:
         return
     size = format_bytes(sum(each.size for each in contents))
     script = NodeScript(":", f"put {named}", folders=tuple(contents))
-    run_script(context.shell, session, cluster, CellOptions(), script)
+    run_scripts(context.shell, session, cluster, CellOptions(), [script])
     nodes = format_count(len(cluster.state.nodes), "node")
     is_on = "is on" if len(options.paths) == 1 else "are on"
     print(f"{cluster.name}: {named} ({size}) {is_on} {nodes}")

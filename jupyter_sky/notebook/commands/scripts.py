@@ -32,7 +32,7 @@ from jupyter_sky.notebook.scripts.run import (
     find_mounts,
     inside,
     mounted,
-    run_script,
+    run_scripts,
     too_few,
 )
 from jupyter_sky.notebook.scripts.task_file import TaskFile, read_task
@@ -65,7 +65,7 @@ def torchrun(context: CommandContext, line: Namespace) -> BackgroundRun | Queued
         ranks = choose_nodes(cluster, "--nnodes", line.nnodes)
         options = replace(line.options, ranks=ranks, stdout=line.options.stdout or "all")
         placed = inside(folder, cluster, limit, made)
-        return run_script(context.shell, session, cluster, options, placed, handle)
+        return run_scripts(context.shell, session, cluster, options, [placed], handle)
 
     return when_up(session, line.options, made.title, begin)
 
@@ -114,8 +114,8 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
                 script = inside(folder, cluster, limit, script)
             script = mounted(mounts, limit, script)
         # Both parts have the files of now: while the first one runs, some may change here.
-        first, *rest = [replace(script, text=text, title=title) for text, title in parts]
-        return run_script(context.shell, session, cluster, options, first, handle, *rest)
+        scripts = [replace(script, text=text, title=title) for text, title in parts]
+        return run_scripts(context.shell, session, cluster, options, scripts, handle)
 
     wanted = fitting if is_there else choices
     with _saying_keys(task, line.options):

@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from IPython import get_ipython
@@ -66,7 +66,7 @@ class BackgroundRun:
         Returns the next attempt after the loss of a rank or a node, if any; called in a separate
         thread.
     then
-        Returns the run that follows this one if it succeeds; also called in that thread.
+        Return the runs that follow, each if all before it succeed; also called in that thread.
 
     Attributes
     ----------
@@ -82,14 +82,14 @@ class BackgroundRun:
         bind: Bind,
         timeout: float | None,
         again: Again | None = None,
-        then: Again | None = None,
+        then: Iterable[Again] = (),
     ) -> None:
         self._run = run
         self._title = title
         self._strip = strip
         self._bind = bind
         self._again = again
-        self._then = then
+        self._then = list(then)
         self._all_begun = threading.Event()
         self._trouble: BaseException | None = None
         self._is_cancelled = False
@@ -108,7 +108,7 @@ class BackgroundRun:
         )
         self.is_answered = False
         _begun[next(_numbers)] = self
-        if then is None:
+        if not self._then:
             self._all_begun.set()
 
     def begin(self, sending: Callable[[TransferProgress], object] = lambda progress: None) -> None:
@@ -163,7 +163,7 @@ class BackgroundRun:
     @property
     def has_next(self) -> bool:
         """Whether a part of it, which this process has to begin, has not begun yet."""
-        return self._then is not None
+        return bool(self._then)
 
     def wait_until_begun(self, notice: Callable[[str], object]) -> None:
         """Wait until it is over, or all nodes have received its last part.
@@ -235,8 +235,8 @@ class BackgroundRun:
 
     def _on_end(self) -> None:
         following = self._again if self._run.loss else None
-        if not (self._run.failed or self._run.stopped):
-            following, self._then = self._then, None
+        if self._then and not (self._run.failed or self._run.stopped):
+            following = self._then.pop(0)
         if following is None or self._is_cancelled:
             self._finish()
             return
@@ -262,7 +262,7 @@ class BackgroundRun:
         """Begin the next part, or another attempt after the loss of a rank or node."""
         if self._timeout is not None and self._until is None:  # for all parts together
             self._until = self._run.began + self._timeout
-        ended = self._run
+        ended, is_last = self._run, not self._then
         try:
             if following := next_after(ended):
                 self._run = following
@@ -273,7 +273,8 @@ class BackgroundRun:
         if following is None:
             self._finish()
             return
-        self._all_begun.set()
+        if is_last:
+            self._all_begun.set()
         if self._is_cancelled:
             following.stop()
 

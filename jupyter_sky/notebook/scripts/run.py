@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -96,7 +97,7 @@ def run_shell_cell(
 
     def begin(cluster: Cluster, handle: DisplayHandle | None) -> BackgroundRun | None:
         placed = inside(folder, cluster, limit, script) if folder else script
-        return run_script(shell, session, cluster, options, placed, handle)
+        return run_scripts(shell, session, cluster, options, [placed], handle)
 
     return when_up(session, options, without_secrets(script.title), begin)
 
@@ -212,16 +213,15 @@ def too_few(option: str, wanted: object, name: str, nodes: int, first: str) -> U
     )
 
 
-def run_script(
+def run_scripts(
     shell: InteractiveShell,
     session: Session,
     cluster: Cluster,
     options: CellOptions,
-    script: NodeScript,
+    scripts: Sequence[NodeScript],
     handle: DisplayHandle | None = None,
-    then: NodeScript | None = None,
 ) -> BackgroundRun | None:
-    """Run a script on the nodes of a cluster.
+    """Run scripts on the nodes of a cluster, each when the one before has succeeded on all.
 
     Parameters
     ----------
@@ -232,70 +232,59 @@ def run_script(
     cluster
         The cluster.
     options
-        Which ranks, whose output is shown, whether in the background, and for how long.
-    script
-        The script.
+        Which ranks, whose output is shown, whether in the background, and for how long in total.
+    scripts
+        The scripts.
     handle
-        A display that its strip takes the place of, in the background.
-    then
-        What runs on the same nodes when that has ended well on all of them.
+        A display that their strip takes the place of, in the background.
 
     Returns
     -------
     BackgroundRun or None
         The run, if it is in the background.
     """
-    task, leaving = _task(shell, cluster, options, script)
-    sending = SendingLine(shell, cluster.name, {"files": leaving})
-    task = replace(task, then=without_secrets(then.title) if then else "")
-    following = _task(shell, cluster, options, then)[0] if then and options.background else None
-    run = cluster.run(task)
+    titles = [without_secrets(script.title) for script in scripts]
+    described = zip(scripts, titles, [*titles[1:], ""], strict=True)
+    parts = (_task(shell, cluster, options, *each) for each in described)
     if options.background:
-        strip = session.panels.strip(cluster, run.id, handle)
-        name = f"{cluster.name} · {task.title}"
-
-        def go_on(ended: RunHandle) -> RunHandle:
-            assert following is not None
-            run = cluster.run(following)
-            session.panels.go_on(strip, cluster, run.id)
-            return run
-
-        next_one = go_on if following else None
-        made = BackgroundRun(run, name, strip, _bind_nothing, options.timeout, then=next_one)
-        made.begin(sending.update)
-        return made
+        return _run_in_background(shell, session, cluster, options.timeout, list(parts), handle)
     left = options.timeout
-    _follow(shell, session, cluster, run, left, sending, options, goes_on=then is not None)
-    if then:
-        if left is not None:  # for both together, as in the background
-            left = max(0.0, run.began + left - time.monotonic())
-        task, leaving = _task(shell, cluster, options, then)
+    for number, (task, leaving) in enumerate(parts, 1):
         sending = SendingLine(shell, cluster.name, {"files": leaving})
-        _follow(shell, session, cluster, cluster.run(task), left, sending, options)
+        run = cluster.run(task)
+        try:
+            follow(shell, session.panels, cluster, run, left, sending, display=options.display)
+            run.check()
+        finally:
+            is_last = number == len(scripts) or sys.exception() is not None
+            if is_last and cluster.alive and not isinstance(sys.exception(), KeyboardInterrupt):
+                write_back(shell, cluster)
+        left = left and max(0.0, run.began + left - time.monotonic())
     return None
 
 
-def _follow(
+def _run_in_background(
     shell: InteractiveShell,
     session: Session,
     cluster: Cluster,
-    run: RunHandle,
-    limit: float | None,
-    sending: SendingLine,
-    options: CellOptions,
-    goes_on: bool = False,
-) -> None:
-    """Show a run until it ends, and say what of volumes could not be written back.
+    timeout: float | None,
+    parts: Sequence[tuple[Task, int]],
+    handle: DisplayHandle | None,
+) -> BackgroundRun:
+    (task, leaving), *rest = parts
+    sending = SendingLine(shell, cluster.name, {"files": leaving})
+    run = cluster.run(task)
+    strip = session.panels.strip(cluster, run.id, handle)
 
-    Where it ``goes_on`` with another part, that is done after that one, unless this one fails.
-    """
-    try:
-        follow(shell, session.panels, cluster, run, limit, sending, display=options.display)
-        run.check()
-    finally:
-        is_last = not goes_on or sys.exception() is not None
-        if is_last and cluster.alive and not isinstance(sys.exception(), KeyboardInterrupt):
-            write_back(shell, cluster)
+    def go_on(task: Task, ended: RunHandle) -> RunHandle:
+        run = cluster.run(task)
+        session.panels.go_on(strip, cluster, run.id)
+        return run
+
+    title, then = f"{cluster.name} · {task.title}", [partial(go_on, task) for task, _ in rest]
+    made = BackgroundRun(run, title, strip, _bind_nothing, timeout, then=then)
+    made.begin(sending.update)
+    return made
 
 
 def _bind_nothing(run: RunHandle, values: dict[int, Any]) -> dict[str, Any]:
@@ -303,11 +292,16 @@ def _bind_nothing(run: RunHandle, values: dict[int, Any]) -> dict[str, Any]:
 
 
 def _task(
-    shell: InteractiveShell, cluster: Cluster, options: CellOptions, script: NodeScript
+    shell: InteractiveShell,
+    cluster: Cluster,
+    options: CellOptions,
+    script: NodeScript,
+    title: str,
+    then: str,
 ) -> tuple[Task, int]:
     """Return a script as a run of a cluster, and the bytes of its folders that it has to send.
 
-    Before, most of large folders is sent, in a cell.
+    Before, most of large folders is sent, in a cell. ``then`` is the title of what follows, if any.
     """
     ranks = first_ranks(cluster, choose_ranks(cluster, options.ranks, "--ranks"))
     # Any rank stands for its node there.
@@ -330,7 +324,8 @@ def _task(
         update=cluster.sync.update((), shell.user_ns, ranks),
         blobs=blobs,
         show=on_nodes_of(cluster, ranks, shown),
-        title=without_secrets(script.title),
+        title=title,
+        then=then,
         attempt=Attempt(timeout=options.timeout),  # which an error names, not what is left of it
         program=program_words(shell),
     )

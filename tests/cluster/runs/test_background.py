@@ -240,7 +240,7 @@ def test_a_run_whose_next_part_cannot_begin_fails(cells) -> None:
         return cells.cluster.run(Task(ended.task.ranks, code="pass", update=cannot_be_noted))
 
     made = BackgroundRun(
-        cells.start("pass"), "test", NoStrip(), lambda run, values: values, None, then=next_part
+        cells.start("pass"), "test", NoStrip(), lambda run, values: values, None, then=[next_part]
     )
     made.begin()
     with pytest.raises(AttributeError, match="NoneType"):
