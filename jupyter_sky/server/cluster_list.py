@@ -38,6 +38,33 @@ class ServerKernel:
 
 
 @dataclass(frozen=True)
+class ServerKernels:
+    """The kernels of this server by id, and the folder of its notebooks."""
+
+    root: Path
+    by_id: Mapping[str, ServerKernel]
+
+    def describe(self, file: KernelFile) -> schema.Kernel:
+        """Return what pages are told of a kernel that has written a file, of any server."""
+        here = self.by_id.get(file.kernel)
+        path = here.path if here else self._path_below_root(file.notebook)
+        return {
+            "id": file.kernel,
+            "notebook": path or file.notebook or "a notebook",
+            "path": path,
+            "busy": here.busy if here else False,
+            "jupyter_sky": file.jupyter_sky,
+        }
+
+    def _path_below_root(self, notebook: str) -> str | None:
+        """Return the path at which the server serves a notebook's file, if it does."""
+        path = os.path.normpath(notebook)
+        if not path.endswith(".ipynb") or not path.startswith(f"{self.root}{os.sep}"):
+            return None
+        return Path(path).relative_to(self.root).as_posix()
+
+
+@dataclass(frozen=True)
 class ClusterInventory:
     """The clusters according to registry and kernels, without asking any node.
 
@@ -110,8 +137,7 @@ def answer(
     inventory: ClusterInventory,
     states: Mapping[str, ClusterStatus],
     failures: Mapping[str, str],
-    kernels: Mapping[str, ServerKernel],
-    root: Path,
+    kernels: ServerKernels,
 ) -> schema.Clusters:
     """Return the answer of ``GET clusters``.
 
@@ -124,15 +150,13 @@ def answer(
     failures
         Why the last action on a cluster failed, by cluster id.
     kernels
-        The kernels of this server, by id.
-    root
-        The folder of the server's notebooks.
+        The kernels of this server.
     """
     identities = dict.fromkeys(row.id for row in inventory.rows)
     identities.update(
         dict.fromkeys(each for each in inventory.reports if inventory.is_of_another_registry(each))
     )
-    entries = [_entry(inventory, each, states, failures, kernels, root) for each in identities]
+    entries = [_entry(inventory, each, states, failures, kernels) for each in identities]
     return {
         "version": 1,
         "jupyter_sky": __version__,
@@ -146,20 +170,26 @@ def _entry(
     identity: str,
     states: Mapping[str, ClusterStatus],
     failures: Mapping[str, str],
-    kernels: Mapping[str, ServerKernel],
-    root: Path,
+    kernels: ServerKernels,
 ) -> schema.Entry:
-    row, live = inventory.row(identity), inventory.live_reports(identity)
+    found, live = inventory.row(identity), inventory.live_reports(identity)
+    row = found if isinstance(found, RegistryRow) else None
     reports = live or inventory.last_report(identity)
-    if isinstance(row, RegistryRow) and row.spec.get("stopped"):
+    if row and row.spec.get("stopped"):
         live = reports = []  # of what it was
     usable = next((each for each in reports if not each.flaw), None)
     snapshot = usable.cluster.snapshot if usable else None
     shown = snapshot["cluster"] if snapshot else {}
-    facts = _registry_facts(row)
+    facts = _registry_facts(row) if row else _RegistryFacts(found.name if found else "")
     state = _state(row, live, snapshot, states)
-    stoppable = isinstance(row, RegistryRow) and row.spec.get("stoppable") is True
     failure = failures.get(identity, "")
+    is_new = failure and failure not in [each.cluster.trouble for each in reports]
+    notes = [
+        _state_note(found, state, bool(live)) if found else "",
+        *(note for each in reports for note in _report_notes(each, kernels)),
+        as_sentence(failure) if is_new else "",
+        "" if reports else _unwatched_note(row, state),
+    ]
     return {
         "id": identity,
         "name": facts.name or shown.get("name", ""),
@@ -168,14 +198,14 @@ def _entry(
         "gpu": shown.get("gpu") or facts.gpu,
         "created": facts.created,
         "state": state,
-        "note": " ".join(_notes(row, live, reports, state, failure, kernels, root)),
-        "kernels": [_kernel(each.kernel, kernels, root) for each in live],
+        "note": " ".join(filter(None, notes)),
+        "kernels": [kernels.describe(each.kernel) for each in live],
         "price": shown.get("price") if shown.get("price") is not None else facts.price,
         "cost": shown.get("cost") if facts.cost is None else facts.cost,
         "unit": shown.get("unit", facts.unit) if facts.cost is None else facts.unit,
-        "stoppable": stoppable,
-        "running_price": row.running_price if isinstance(row, RegistryRow) else None,
-        "idle": _idle(row, live, state),
+        "stoppable": row is not None and row.spec.get("stoppable") is True,
+        "running_price": row.running_price if row else None,
+        "idle": _idle(row, live, state) if row else None,
         "line": facts.line,
         "snapshot": snapshot,
         "snapshot_kernel": usable.kernel.kernel if usable else None,
@@ -198,9 +228,7 @@ class _RegistryFacts:
     line: str | None = None
 
 
-def _registry_facts(row: RegistryRow | Broken | None) -> _RegistryFacts:
-    if not isinstance(row, RegistryRow):
-        return _RegistryFacts(row.name if row else "")
+def _registry_facts(row: RegistryRow) -> _RegistryFacts:
     nodes = [
         node for machine in row.machines for node in machine["nodes"] if isinstance(node, dict)
     ]
@@ -220,21 +248,21 @@ def _registry_facts(row: RegistryRow | Broken | None) -> _RegistryFacts:
 
 
 def _state(
-    row: RegistryRow | Broken | None,
+    row: RegistryRow | None,
     live: Sequence[CheckedReport],
     snapshot: Mapping[str, Any] | None,
     states: Mapping[str, ClusterStatus],
 ) -> ClusterStatus:
-    if isinstance(row, RegistryRow) and row.spec.get("stopped"):
+    if row and row.spec.get("stopped"):
         return "stopped"
-    if isinstance(row, RegistryRow) and row.machines and row.is_starting:
+    if row and row.machines and row.is_starting:
         return "starting"
     if live and snapshot:
         phase: ClusterStatus = snapshot["cluster"]["phase"]
         # Also a run that this kernel did not begin, as that of a terminal.
         is_busy = phase == "ready" and any(rank["phase"] == "running" for rank in snapshot["ranks"])
         return "running" if live[0].is_running or is_busy else phase
-    if live or not isinstance(row, RegistryRow) or row.is_elsewhere:
+    if live or not row or row.is_elsewhere:
         return "unknown"
     if not row.machines:
         return "starting" if row.is_starting else "lost"
@@ -243,52 +271,45 @@ def _state(
     return "unknown" if told == "stopped" else told
 
 
-def _notes(
-    row: RegistryRow | Broken | None,
-    live: Sequence[CheckedReport],
-    reports: Sequence[CheckedReport],
-    state: ClusterStatus,
-    failure: str,
-    kernels: Mapping[str, ServerKernel],
-    root: Path,
-) -> Iterator[str]:
+def _state_note(row: RegistryRow | Broken, state: ClusterStatus, is_live: bool) -> str:
+    """Return why a cluster is in its state, and what to do; empty if there is nothing to say."""
     if isinstance(row, Broken):
-        row = None
-        yield "Its entry in the registry cannot be read: another version may have written it."
-    elif row and row.is_elsewhere:
-        yield (
+        return "Its entry in the registry cannot be read: another version may have written it."
+    if row.is_elsewhere:
+        return (
             f"It runs on {row.elsewhere}, which shares its registry with this computer; if "
             f"{row.elsewhere} is gone, `%sky down --discard {row.name}` forgets it."
         )
-    elif row and not live and state == "lost" and row.machines:
-        unused = _unused_end(row)
-        why = f" ({unused} without a notebook)" if unused else ""
-        yield f"Its nodes are gone{why}: end it to remove what is left of it."
-    elif row and not live and state == "lost" and row.progress:
-        yield (
-            f"Its notebook has ended while it waited ({row.progress}): run its cell again to "
-            "go on, or end it."
-        )
-    elif row and not live and state == "lost":
-        yield "It did not start: end it to remove what is left of it."
-    elif row and state == "starting" and row.progress:
-        yield as_sentence(row.progress[:1].upper() + row.progress[1:])
-    elif row and state == "stopped":
+    if state == "lost" and not is_live:
+        if row.machines:
+            unused = _unused_end(row)
+            why = f" ({unused} without a notebook)" if unused else ""
+            return f"Its nodes are gone{why}: end it to remove what is left of it."
+        if row.progress:
+            return (
+                f"Its notebook has ended while it waited ({row.progress}): run its cell again to "
+                "go on, or end it."
+            )
+        return "It did not start: end it to remove what is left of it."
+    if state == "starting" and row.progress:
+        return as_sentence(row.progress[:1].upper() + row.progress[1:])
+    if state == "stopped":
         left = stops.money_left(row, time.time())
         if left is None or left > 0:
-            yield f"Its disks are kept: Start or `%sky start {row.name}` starts it again."
-        else:
-            yield (
-                f"Its --max-cost is spent, and its disks go on costing: end it, or give it more "
-                f"with `%sky start {row.name} --max-cost`."
-            )
-    for report in reports:
-        yield from _report_notes(report, kernels, root)
-    if failure and failure not in [each.cluster.trouble for each in reports]:
-        yield as_sentence(failure)
-    if not reports and state in ("ready", "running") and not (row and row.has_starter):
-        unused = _unused_end(row) if row and state == "ready" else ""
-        yield f"No notebook is connected to it{f': {unused} without one' if unused else ''}."
+            return f"Its disks are kept: Start or `%sky start {row.name}` starts it again."
+        return (
+            f"Its --max-cost is spent, and its disks go on costing: end it, or give it more "
+            f"with `%sky start {row.name} --max-cost`."
+        )
+    return ""
+
+
+def _unwatched_note(row: RegistryRow | None, state: ClusterStatus) -> str:
+    """Return that no notebook is connected to a cluster which is up, and when that ends it."""
+    if state not in ("ready", "running") or (row and row.has_starter):
+        return ""
+    unused = _unused_end(row) if row and state == "ready" else ""
+    return f"No notebook is connected to it{f': {unused} without one' if unused else ''}."
 
 
 def _unused_end(row: RegistryRow) -> str:
@@ -299,11 +320,9 @@ def _unused_end(row: RegistryRow) -> str:
     return f"it ends itself after {format_duration(min(row.grace, idle or row.grace))}"
 
 
-def _report_notes(
-    report: CheckedReport, kernels: Mapping[str, ServerKernel], root: Path
-) -> Iterator[str]:
+def _report_notes(report: CheckedReport, kernels: ServerKernels) -> Iterator[str]:
     kernel = report.kernel
-    name = _kernel(kernel, kernels, root)["notebook"]
+    name = kernels.describe(kernel)["notebook"]
     if kernel.is_elsewhere:
         yield f"{name} is on {kernel.computer}; what is shown is {_age(kernel)} old."
     elif not report.is_live:
@@ -319,31 +338,10 @@ def _report_notes(
         yield report.cluster.trouble
 
 
-def _kernel(kernel: KernelFile, kernels: Mapping[str, ServerKernel], root: Path) -> schema.Kernel:
-    here = kernels.get(kernel.kernel)
-    path = here.path if here else _path_below(root, kernel.notebook)
-    return {
-        "id": kernel.kernel,
-        "notebook": path or kernel.notebook or "a notebook",
-        "path": path,
-        "busy": here.busy if here else False,
-        "jupyter_sky": kernel.jupyter_sky,
-    }
-
-
-def _path_below(root: Path, notebook: str) -> str | None:
-    """Return the path at which the server serves a notebook's file, if it does."""
-    path = os.path.normpath(notebook)
-    if not path.endswith(".ipynb") or not path.startswith(f"{root}{os.sep}"):
-        return None
-    return Path(path).relative_to(root).as_posix()
-
-
 def _idle(
-    row: RegistryRow | Broken | None, live: Sequence[CheckedReport], state: ClusterStatus
+    row: RegistryRow, live: Sequence[CheckedReport], state: ClusterStatus
 ) -> schema.IdleTimeout | None:
-    spec = row.spec if isinstance(row, RegistryRow) else {}
-    timeout = spec.get("idle_timeout")
+    timeout = row.spec.get("idle_timeout")
     if not _is_number(timeout):
         return None
     left: float | None = None
@@ -353,7 +351,7 @@ def _idle(
         # A clock that was set back gives nobody more time.
         idle = max(0.0, time.time() - live[0].cluster.idle_since)
         left = max(0.0, timeout - idle)
-    return {"timeout": timeout, "left": left, "keeps_disks": spec.get("autostop") is True}
+    return {"timeout": timeout, "left": left, "keeps_disks": row.spec.get("autostop") is True}
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -11,7 +11,12 @@ from tornado.web import HTTPError
 
 from jupyter_sky.server import cluster_list
 from jupyter_sky.server.actions import CLUSTER_NAME, ClusterActions
-from jupyter_sky.server.cluster_list import NO_CLUSTER, ClusterInventory, ServerKernel
+from jupyter_sky.server.cluster_list import (
+    NO_CLUSTER,
+    ClusterInventory,
+    ServerKernel,
+    ServerKernels,
+)
 from jupyter_sky.server.kernel_reports import KernelReports
 from jupyter_sky.server.state_events import StateEvents
 from jupyter_sky.server.status_poller import StatusPoller
@@ -27,8 +32,6 @@ class ServerContext:
 
     Attributes
     ----------
-    root
-        The folder of the server's notebooks.
     reports
         Reads the kernels' reports about their clusters.
     poller
@@ -41,7 +44,7 @@ class ServerContext:
 
     def __init__(self, serverapp: Any) -> None:
         self._serverapp = serverapp
-        self.root = Path(serverapp.root_dir).resolve()
+        self._root = Path(serverapp.root_dir).resolve()
         self.reports = KernelReports(Path(serverapp.runtime_dir))
         self.poller = StatusPoller()
         self.events = StateEvents(self.reports.runtime, serverapp.event_logger)
@@ -80,18 +83,19 @@ class ServerContext:
             raise HTTPError(404, NO_CLUSTER)
         return row.name
 
-    async def kernels(self) -> dict[str, ServerKernel]:
-        """Return the kernels of this server, by id."""
+    async def kernels(self) -> ServerKernels:
+        """Return the kernels of this server."""
         manager = self._serverapp.kernel_manager
         paths = {
             session["kernel"]["id"]: session["path"]
             for session in await ensure_async(self._serverapp.session_manager.list_sessions())
             if session.get("type") == "notebook" and session.get("kernel")
         }
-        return {
+        by_id = {
             kernel["id"]: ServerKernel(paths.get(kernel["id"]), kernel["execution_state"] == "busy")
             for kernel in await ensure_async(manager.list_kernels())
         }
+        return ServerKernels(self._root, by_id)
 
     def kernel_spec(self, kernel: str) -> Any:
         """Return the specification of a kernel of this server; ``None`` if there is none."""

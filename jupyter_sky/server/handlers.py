@@ -180,7 +180,7 @@ class ClustersHandler(Handler):
         states = await self.context.poller.states(inventory.unattended)
         failures = self.context.actions.failures(inventory)
         kernels = await self.context.kernels()
-        self.finish(cluster_list.answer(inventory, states, failures, kernels, self.context.root))
+        self.finish(cluster_list.answer(inventory, states, failures, kernels))
 
 
 class ActionHandler(Handler):

@@ -10,7 +10,7 @@ from typing import Any
 
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.server.actions import ClusterActions
-from jupyter_sky.server.cluster_list import answer, read_inventory
+from jupyter_sky.server.cluster_list import ServerKernels, answer, read_inventory
 from jupyter_sky.server.kernel_reports import KernelReports
 from jupyter_sky.server.schema import ClusterStatus
 from jupyter_sky.server.status_poller import StatusPoller
@@ -22,7 +22,7 @@ def entry(world: World) -> Mapping[str, Any]:
     """Return the entry of a cluster among those that the sidebar lists, as soon as it is known."""
     inventory = read_inventory(KernelReports(world.folder))
     states = asyncio.run(_states(inventory.unattended))
-    said = answer(inventory, states, {}, {}, Path("/"))
+    said = answer(inventory, states, {}, ServerKernels(Path("/"), {}))
     assert not said["trouble"], said["trouble"]
     [found] = [each for each in said["clusters"] if each["name"] == world.cluster.name]
     return found

@@ -9,7 +9,7 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from jupyter_sky.notebook.panel.strip import MIME
 from jupyter_sky.paths import home
 from jupyter_sky.server import actions, cluster_list
 from jupyter_sky.server.actions import ClusterActions
+from jupyter_sky.server.cluster_list import ServerKernels
 from jupyter_sky.server.kernel_reports import KernelReports
-from jupyter_sky.server.schema import ClusterStatus
+from jupyter_sky.server.schema import ClusterStatus, Entry
 from tests.notebook.kernels import Cell
 from tests.notebook.panel import samples
 from tests.server.jupyter import Kernel, Server
@@ -263,11 +264,15 @@ def test_a_notebook_that_ends_takes_back_what_it_told(server: Server) -> None:
     assert entry["note"] == note
 
 
+def listed(folder: Path, states: Mapping[str, ClusterStatus] | None = None) -> list[Entry]:
+    """The clusters as a server lists them that has no kernels of its own."""
+    inventory = cluster_list.read_inventory(KernelReports(folder))
+    return cluster_list.answer(inventory, states or {}, {}, ServerKernels(folder, {}))["clusters"]
+
+
 def test_a_cluster_that_nobody_uses_is_lost_as_was_said(alone: Cluster, tmp_path: Path) -> None:
     def note(state: ClusterStatus) -> str:
-        inventory = cluster_list.read_inventory(KernelReports(tmp_path))
-        states = {alone.id: state}
-        shown = cluster_list.answer(inventory, states, {}, {}, tmp_path)["clusters"]
+        shown = listed(tmp_path, {alone.id: state})
         [note] = [each["note"] for each in shown if each["name"] == alone.name]
         return note
 
@@ -416,8 +421,7 @@ def test_a_stopped_cluster_is_shown_with_what_its_disks_cost(tmp_path: Path) -> 
     registry.record("0000000c", "train", "aws", {"nodes": 1, "idle_timeout": 3600.0})
     registry.record_machines("0000000c", [{"nodes": [{"price": 2.5, "ranks": [0]}]}])
     stops.record_stop("0000000c", time.time(), stops.DiskCost(0.01))
-    inventory = cluster_list.read_inventory(KernelReports(tmp_path))
-    shown = cluster_list.answer(inventory, {}, {}, {}, tmp_path)["clusters"]
+    shown = listed(tmp_path)
     [entry] = [each for each in shown if each["name"] == "train"]
     assert (entry["state"], entry["price"], entry["snapshot"]) == ("stopped", 0.01, None)
     assert entry["running_price"] == 2.5
@@ -426,15 +430,13 @@ def test_a_stopped_cluster_is_shown_with_what_its_disks_cost(tmp_path: Path) -> 
     [row] = [row for row in registry.rows() if row.id == "0000000c"]
     stops.record_begin(row)
     stops.record_stop("0000000c", time.time(), stops.DiskCost(0.01, left=0.0))
-    inventory = cluster_list.read_inventory(KernelReports(tmp_path))
-    shown = cluster_list.answer(inventory, {}, {}, {}, tmp_path)["clusters"]
+    shown = listed(tmp_path)
     [note] = [each["note"] for each in shown if each["name"] == "train"]
     assert note.startswith("Its --max-cost is spent, and its disks go on costing: end it, or give")
     # Once somebody starts it, it is starting, whatever was known of it before.
     [row] = [row for row in registry.rows() if row.id == "0000000c"]
     stops.record_begin(row)
-    inventory = cluster_list.read_inventory(KernelReports(tmp_path))
-    shown = cluster_list.answer(inventory, {"0000000c": "stopped"}, {}, {}, tmp_path)["clusters"]
+    shown = listed(tmp_path, {"0000000c": "stopped"})
     registry.remove("0000000c")
     assert [each["state"] for each in shown if each["name"] == "train"] == ["starting"]
 
@@ -445,8 +447,7 @@ def test_a_cluster_whose_nodes_are_queued_for_says_how_that_gets_on(tmp_path: Pa
     row_updates.record_progress("0000000d", "job 12 is pending: 3 jobs of gpu are before it")
 
     def shown() -> tuple[str, str]:
-        inventory = cluster_list.read_inventory(KernelReports(tmp_path))
-        entries = cluster_list.answer(inventory, {}, {}, {}, tmp_path)["clusters"]
+        entries = listed(tmp_path)
         [entry] = [each for each in entries if each["name"] == "queued"]
         return entry["state"], entry["note"]
 
@@ -462,8 +463,7 @@ def test_a_cluster_without_a_price_is_shown_with_its_hours(tmp_path: Path) -> No
     registry.record("0000000d", "queued", "slurm", {"nodes": 2, "counts_hours": True})
     node = {"accelerators": 4, "gpu": "A100", "ranks": [0]}
     registry.record_machines("0000000d", [{"nodes": [node]}] * 2, time.time() - 1800)
-    inventory = cluster_list.read_inventory(KernelReports(tmp_path))
-    shown = cluster_list.answer(inventory, {}, {}, {}, tmp_path)["clusters"]
+    shown = listed(tmp_path)
     registry.remove("0000000d")
     [entry] = [each for each in shown if each["name"] == "queued"]
     assert (entry["price"], entry["unit"]) == (None, "GPU hours")

@@ -22,6 +22,7 @@ from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.state import RankPhase
 from jupyter_sky.server import cluster_list
+from jupyter_sky.server.cluster_list import ServerKernels
 from jupyter_sky.server.kernel_reports import KernelReports
 from tests.notebook.panel import samples
 from tests.notebook.panel.samples import HOSTILE
@@ -212,7 +213,7 @@ def test_a_clock_that_is_set_back_gives_an_idle_cluster_no_more_time(tmp_path: P
     report = ClusterReport("0000000c", snapshot, idle_since=later)
     kernel_files.write(tmp_path, KernelFile("k", "/n.ipynb", later, (report,)))
     inventory = cluster_list.read_inventory(KernelReports(tmp_path))
-    shown = cluster_list.answer(inventory, {}, {}, {}, tmp_path)["clusters"]
+    shown = cluster_list.answer(inventory, {}, {}, ServerKernels(tmp_path, {}))["clusters"]
     registry.remove("0000000c")
     [idle] = [each["idle"] for each in shown if each["name"] == "quiet"]
     assert idle == {"timeout": 60.0, "left": 60.0, "keeps_disks": False}
