@@ -89,7 +89,7 @@ class Feeder:
     ) -> None:
         self._cluster = cluster
         self._handle = handle
-        self._feeds = [_Feed(iter(feed), ranks) for feed in feeds]
+        self._feeds = [_Feed(number, iter(feed), ranks) for number, feed in enumerate(feeds)]
         self._ranks = tuple(ranks)
         self._updates: list[NamespaceUpdate] = []
         self._is_over = False
@@ -113,17 +113,17 @@ class Feeder:
         Ranks that have finished are not waited for: they need not take all items.
         """
         there = self._handle.waiting
-        for number, feed in enumerate(self._feeds):
+        for feed in self._feeds:
             while feed.is_next_wanted(by=there):
-                self._feed(number, feed)
+                self._feed(feed)
 
-    def _feed(self, number: int, feed: _Feed) -> None:
+    def _feed(self, feed: _Feed) -> None:
         try:
             item = next(feed.items)
         except StopIteration:
             feed.is_over = True
             for rank in self._ranks:
-                self._handle.tell(rank, "items_end", number)
+                self._handle.tell(rank, Message("items_end", feed=feed.number))
             return
         message, update = _pack(self._cluster, feed, item, self._ranks)
         if update:
@@ -131,7 +131,7 @@ class Feeder:
         feed.position += 1
         for rank in self._ranks:
             feed.asked[rank] -= 1
-            self._handle.tell(rank, "item", number, message)
+            self._handle.tell(rank, message)
 
     def close(self) -> None:
         """Note which of the names that were sent along have arrived on the ranks."""
@@ -183,11 +183,11 @@ class CallFeeds:
             item = next(feed.items)
         except StopIteration:
             feed.is_over = True
-            self._cluster.calls.tell(asked, "items_end")
+            self._cluster.calls.tell(asked, Message("items_end", feed=feed.number))
             return None
         message, update = _pack(self._cluster, feed, item, (asked.rank,))
         feed.position += 1
-        self._cluster.calls.tell(asked, "item", message, update)
+        self._cluster.calls.tell(asked, message, update)
         left = min(asked.count, AHEAD) - 1
         return replace(asked, count=left) if left > 0 else None
 
@@ -227,7 +227,8 @@ class _FedCall:
                     "of its iterator are used up."
                 )
             self._attempt = asked.attempt
-            self.feeds = [_Feed(iter(source), ()) for source in self._sources]
+            sources = enumerate(self._sources)
+            self.feeds = [_Feed(number, iter(source), ()) for number, source in sources]
         is_there = asked.attempt == self._attempt and 0 <= asked.feed < len(self.feeds)
         return is_there and not self.feeds[asked.feed].is_over
 
@@ -235,7 +236,8 @@ class _FedCall:
 class _Feed:
     """An iterator of the notebook, and how many more items each rank has requested."""
 
-    def __init__(self, items: Iterator[Any], ranks: Sequence[int]) -> None:
+    def __init__(self, number: int, items: Iterator[Any], ranks: Sequence[int]) -> None:
+        self.number = number
         self.items = items
         self.asked = dict.fromkeys(ranks, 0)
         self.position = 0
@@ -254,15 +256,16 @@ def _pack(
     with copied_unless_seen(cluster.sync.shares_files):
         pickled = pickling.dump((feed.position, item), "an item of an iterator")
     packed, parts = blobs.pack(pickled)
+    message = Message("item", 0, feed.number, packed, parts, pickled.cells)
     if not pickled.needs and pickled.modules <= feed.modules:
-        return Message(packed, parts, pickled.cells), None
+        return message, None
     feed.modules |= pickled.modules
     update = find_needs(cluster, pickled.needs, pickled.modules, ranks)
     update.outdated.clear()  # ranks are not told of that with an item
     cluster.sync.sent(update)
     while cluster.sync.is_outdated(update):  # it goes to a run that has its turn
         event_loop.wait(cluster.sync.refresh(update))
-    return Message(packed, {**parts, **update.blobs}, pickled.cells, update.groups), update
+    return replace(message, blobs={**parts, **update.blobs}, names=update.groups), update
 
 
 def _iterator_parameters(function: Callable[..., Any]) -> Mapping[object, str]:

@@ -15,7 +15,7 @@ from jupyter_sky.api.calls.feeds import Feeder
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.cluster.runs.task import HangNotice, RunNotice
+from jupyter_sky.cluster.runs.task import HangNotice, Message, RunNotice
 from jupyter_sky.formatting import format_count
 from jupyter_sky.transport.protocol.events import Display, Output, Told
 
@@ -86,7 +86,7 @@ class Stream(Iterator[Any]):
                     raise TimeoutError(f"the stream took longer than its {self._timeout:g} s")
                 if isinstance(event, Told) and event.kind == "value" and event.values:
                     value = self._load(event.rank, event.values)
-                    self._handle.tell(event.rank, "more")
+                    self._handle.tell(event.rank, Message("more"))
                     self._taken += 1
                     return (event.rank, value) if self._with_ranks else value
                 if isinstance(event, Told):

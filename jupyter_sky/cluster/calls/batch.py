@@ -39,9 +39,12 @@ class PackedCall:
     retries: int = 0
     is_fed: bool = False
 
-    def message(self, names: Sequence[NameGroup], blobs: Mapping[str, memoryview]) -> Message:
+    def message(
+        self, number: int, names: Sequence[NameGroup], blobs: Mapping[str, memoryview]
+    ) -> Message:
         """Return the message that brings it to a rank, with names that the rank lacks."""
-        return Message(self.packed, {**self.blobs, **blobs}, self.cells, names)
+        every = {**self.blobs, **blobs}
+        return Message("call", number, 0, self.packed, every, self.cells, names, self.timeout)
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,7 @@ class Asked:
     feed, count
         Which of the call's iterators, and how many more items.
     tell
-        Answers the rank, in the background loop: the kind of the message, the iterator, an item,
-        and the names that the item needs.
+        Answers the rank, in the background loop, with a message and the names that it needs.
     """
 
     number: int
@@ -68,7 +70,7 @@ class Asked:
     rank: int
     feed: int
     count: int
-    tell: Callable[[str, int, Message | None, NamespaceUpdate | None], None]
+    tell: Callable[[Message, NamespaceUpdate | None], None]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 from itertools import chain, islice
@@ -26,7 +27,7 @@ from jupyter_sky.cluster.runs import progress_bars
 from jupyter_sky.cluster.runs.run import rank_lost
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.sending.dispatch import dispatch, refresh
-from jupyter_sky.cluster.runs.talk import Teller, fields_of, tell_in_order
+from jupyter_sky.cluster.runs.talk import Teller, tell_in_order
 from jupyter_sky.cluster.runs.task import Message, RunNotice
 from jupyter_sky.cluster.snapshot import ProgressView
 from jupyter_sky.errors import SkyError
@@ -139,7 +140,7 @@ class CallRun:
         """Have a rank stop a call, and ignore its answer."""
         if not assigned.is_settled:
             assigned.is_settled = True
-            self._teller.tell(assigned.rank, "cancel", assigned.number)
+            self._teller.tell(assigned.rank, Message("cancel", assigned.number))
             self._limits.stopped(assigned)
 
     # For the run (`talk.Talk`)
@@ -188,21 +189,19 @@ class CallRun:
                 assigned.is_settled = True
                 self._answered += 1
                 call.answer(rank, trouble=trouble)
-                self._teller.tell(rank, "items_broken", number)
+                self._teller.tell(rank, Message("items_broken", number))
 
-        def tell(
-            kind: str, feed: int, message: Message | None, update: NamespaceUpdate | None
-        ) -> None:
+        def tell(message: Message, update: NamespaceUpdate | None) -> None:
             is_there = assigned in self._assigned
             if update:
                 self._names.add(update, is_sent=is_there)
             if is_there:
-                self._teller.tell(rank, kind, number, feed, message, on_trouble)
+                self._teller.tell(rank, replace(message, number=number), on_trouble)
 
         if not call.packed.is_fed or call.is_cancelled:  # its rank is told to stop it
             return
         if assigned.is_settled:
-            tell("items_broken", 0, None, None)
+            tell(Message("items_broken"), None)
         else:
             call.batch.sink(Asked(call.position, number, rank, event.feed, event.count, tell))
 
@@ -340,9 +339,8 @@ class CallRun:
 
     async def _tell_call(self, assigned: Assignment) -> None:
         call, rank, number = assigned.call, assigned.rank, assigned.number
-        packed = call.packed
-        message = packed.message(*self._names.take(rank, number))
-        fields = fields_of(self.run.id, rank, "call", number, 0, message, packed.timeout)
+        message = call.packed.message(number, *self._names.take(rank, number))
+        fields = message.fields(self.run.id, rank)
         try:
             connection = self._controller.connection(rank)
             arrived = partial(self._limits.arrived, assigned)
@@ -359,7 +357,7 @@ class CallRun:
 
     async def _tell_end(self, rank: int) -> None:
         with contextlib.suppress(SkyError):  # a rank that is lost, too, has come to its end
-            fields = fields_of(self.run.id, rank, "end", 0)
+            fields = Message("end").fields(self.run.id, rank)
             await tell_in_order(self._controller.connection(rank), self._order[rank], fields, {})
 
     # Output, and the end

@@ -45,15 +45,9 @@ class Calls:
         """Cancel one call of a batch: it does not begin, or is stopped."""
         event_loop.call(self._queue.withdraw, batch, number)
 
-    def tell(
-        self,
-        asked: Asked,
-        kind: str,
-        message: Message | None = None,
-        update: NamespaceUpdate | None = None,
-    ) -> None:
+    def tell(self, asked: Asked, message: Message, update: NamespaceUpdate | None = None) -> None:
         """Answer a rank that has asked for items of an iterator."""
-        event_loop.call(asked.tell, kind, asked.feed, message, update)
+        event_loop.call(asked.tell, message, update)
 
     def load(self, rank: int, packed: Packed) -> Any:
         """Return the value that a rank was asked for, and has packed."""

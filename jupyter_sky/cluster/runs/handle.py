@@ -156,15 +156,15 @@ class RunHandle:
             if not isinstance(event, TransferProgress | Prompted):
                 yield event
 
-    def tell(self, rank: int, kind: str, feed: int = 0, message: Message | None = None) -> None:
+    def tell(self, rank: int, message: Message) -> None:
         """Send a message to a rank; later messages arrive after it."""
-        event_loop.call(self._teller.tell, rank, kind, 0, feed, message)
+        event_loop.call(self._teller.tell, rank, message)
 
     def leave(self) -> None:
         """Let the ranks close their generators; stop the run if this takes longer than a moment."""
         run = self._run
         for rank in sorted(run.waiting):
-            self.tell(rank, "close")
+            self.tell(rank, Message("close"))
 
         def stop() -> None:
             if not run.finished:

@@ -52,30 +52,6 @@ class Talk(Protocol):
         """Handle that the process of a rank has ended; return whether the run goes on."""
 
 
-def fields_of(
-    run: str,
-    rank: int,
-    kind: str,
-    number: int,
-    feed: int = 0,
-    message: Message | None = None,
-    timeout: float | None = None,
-) -> TellFields:
-    """Return the fields of a message to a rank; see `TellFields`."""
-    names = message.names if message else ()
-    return {
-        "run": run,
-        "rank": rank,
-        "kind": kind,
-        "number": number,
-        "feed": feed,
-        "packed": message.packed if message else None,
-        "names": [group for group in names if rank in group["ranks"]],
-        "cells": message.cells if message else {},
-        "timeout": timeout,
-    }
-
-
 async def tell(
     connection: Connection,
     fields: TellFields,
@@ -214,31 +190,21 @@ class Teller:
     def tell(
         self,
         rank: int,
-        kind: str,
-        number: int,
-        feed: int = 0,
-        message: Message | None = None,
-        trouble: Callable[[SkyError], object] = lambda trouble: None,
+        message: Message,
+        on_trouble: Callable[[SkyError], object] = lambda trouble: None,
     ) -> None:
-        """Send a message to a rank; call ``trouble`` with the error if it does not arrive."""
-        self._controller.spawn(self._tell(rank, kind, number, feed, message, trouble))
+        """Send a message to a rank; call ``on_trouble`` with the error if it does not arrive."""
+        self._controller.spawn(self._tell(rank, message, on_trouble))
 
     async def _tell(
-        self,
-        rank: int,
-        kind: str,
-        number: int,
-        feed: int,
-        message: Message | None,
-        on_trouble: Callable[[SkyError], object],
+        self, rank: int, message: Message, on_trouble: Callable[[SkyError], object]
     ) -> None:
-        fields = fields_of(self._run, rank, kind, number, feed, message)
         try:
             connection = self._controller.connection(rank)
             async with self._order[rank]:
-                if message and message.blobs:
+                if message.blobs:
                     await connection.uploads.put(message.blobs)
-            await tell(connection, fields, message.blobs if message else {})
+            await tell(connection, message.fields(self._run, rank), message.blobs)
         except SkyError as trouble:
             # If the rank is lost or does not answer, that also ends the run, elsewhere.
             on_trouble(trouble)

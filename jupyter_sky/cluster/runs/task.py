@@ -11,6 +11,7 @@ from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.shared_turn import SharedTurn
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.transport.blobs.packed import Packed
+from jupyter_sky.transport.protocol.calls import TellFields
 from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.messages import NameGroup, Script, Serving
 from jupyter_sky.transport.protocol.profiling import RecordKind
@@ -192,9 +193,27 @@ class HangNotice:
 
 @dataclass(frozen=True)
 class Message:
-    """A message to a rank: a pickled value, and the names that the value needs."""
+    """A message to ranks in the middle of a run, as in `TellFields`, with its large parts."""
 
-    packed: Packed
-    blobs: Mapping[str, memoryview]
-    cells: Cells
+    kind: str
+    number: int = 0
+    feed: int = 0
+    packed: Packed | None = None
+    blobs: Mapping[str, memoryview] = field(default_factory=dict)
+    cells: Cells = field(default_factory=dict)
     names: Sequence[NameGroup] = ()
+    timeout: float | None = None
+
+    def fields(self, run: str, rank: int) -> TellFields:
+        """Return what is sent to one of the ranks."""
+        return {
+            "run": run,
+            "rank": rank,
+            "kind": self.kind,
+            "number": self.number,
+            "feed": self.feed,
+            "packed": self.packed,
+            "names": [group for group in self.names if rank in group["ranks"]],
+            "cells": self.cells,
+            "timeout": self.timeout,
+        }
