@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -250,17 +250,16 @@ class Sky(Configurable):
 
     def with_cluster_defaults(self, options: CellOptions) -> CellOptions:
         """Return ``options``, completed by the settings for a cluster that is about to start."""
-        defaults = {field.name: field.default for field in fields(CellOptions)}
         names = [argument.field for argument in CLUSTER_OPTIONS if self.has_trait(argument.field)]
         changes = {
             name: getattr(self, name)
             for name in names
-            if getattr(options, name) == defaults[name] and getattr(self, name) is not None
+            if name not in options.given and getattr(self, name) is not None
         }
         completed = with_absolute_paths(replace(options, **changes))
         if not _runs_in_own_job(options, completed):
             return completed
-        untyped: dict[str, Any] = {name: defaults[name] for name in JOB_OPTIONS}
+        untyped: dict[str, Any] = {name: getattr(CellOptions, name) for name in JOB_OPTIONS}
         return replace(completed, **untyped)
 
     @contextmanager

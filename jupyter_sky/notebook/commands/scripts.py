@@ -7,9 +7,8 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from IPython.display import DisplayHandle
 
@@ -39,8 +38,6 @@ from jupyter_sky.notebook.scripts.task_file import TaskFile, read_task
 from jupyter_sky.notebook.scripts.torchrun import find_script, named_in, torchrun_script
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import check_fit_stopped, first_that_fits
-
-_NO_OPTIONS = CellOptions()
 
 _KEYS = {
     "gpu": "accelerators",
@@ -151,7 +148,7 @@ def _saying_keys(task: TaskFile, line: CellOptions) -> Iterator[None]:
     except UsageError as error:
         text = str(error)
         for name in {name for options in task.options for name in dict(options)}:
-            if getattr(line, name) == getattr(_NO_OPTIONS, name):
+            if name not in line.given:
                 key, option = _KEYS.get(name, name), name.replace("_", "-")
                 text = re.sub(rf"--{option}\b(?!-)", f"`{key}`", text)
         error.args = (text,)
@@ -160,21 +157,16 @@ def _saying_keys(task: TaskFile, line: CellOptions) -> Iterator[None]:
 
 def _combined(task: TaskFile, line: CellOptions) -> list[CellOptions]:
     """Return the alternative options of a task file, combined with those of the line."""
-    typed: dict[str, Any] = {
-        each.name: getattr(line, each.name)
-        for each in fields(CellOptions)
-        if getattr(line, each.name) != getattr(_NO_OPTIONS, each.name)
-    }
     found = []
     for options in task.options:
         of_file = dict(options)
-        if "provider" in typed or "hosts" in typed:
+        if "provider" in line.given or "hosts" in line.given:
             # Places in the file belong to the file's provider.
             for name in ("provider", "region", "zone", "instance_type", "image_id", "spot"):
                 of_file.pop(name, None)
-        if "hosts" not in typed:
+        if "hosts" not in line.given:
             of_file.setdefault("nodes", 1)  # like SkyPilot, whatever the cluster has
-        found.append(CellOptions(**{**of_file, **typed}))
+        found.append(CellOptions(**{**of_file, **line.given}))
     return list(dict.fromkeys(found))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.parser import Argument
@@ -341,7 +342,13 @@ class CellOptions:
     dry_run: bool = False
 
     @cached_property
+    def given(self) -> Mapping[str, Any]:
+        """Those that are not omitted, by field."""
+        values = ((each, getattr(self, each.name)) for each in fields(self))
+        return {each.name: value for each, value in values if value != each.default}
+
+    @cached_property
     def concerns_run_alone(self) -> bool:
         """Whether it says nothing of the cluster but its name, as most cells do: any fits."""
-        described = (each.field for each in CLUSTER_OPTIONS if each.field != "cluster")
-        return all(getattr(self, field) == getattr(CellOptions, field) for field in described)
+        described = {each.field for each in CLUSTER_OPTIONS if each.field != "cluster"}
+        return described.isdisjoint(self.given)

@@ -147,9 +147,9 @@ def as_line(options: CellOptions) -> str:
     """
     words = []
     for argument in CLUSTER_OPTIONS:
-        value = getattr(options, argument.field)
-        if value == getattr(_NO_OPTIONS, argument.field) or argument.name == "--variable":
+        if argument.field not in options.given or argument.name == "--variable":
             continue
+        value = options.given[argument.field]
         words.append(argument.name)
         if argument.name in ("--include", "--wheels"):  # file names may contain commas
             words += map(shlex.quote, value)

@@ -23,8 +23,6 @@ _OF_POOLS = (
 _ADDED = ("plugin", "pip", "wheels", "env", "index", "volumes", "variable")
 """What a later cell can add to a cluster; what else it names, the cluster has."""
 
-_NO_OPTIONS = CellOptions()
-
 
 def left_out(
     asked: Sequence[tuple[int, CellOptions]], factory: ClusterFactory
@@ -41,7 +39,7 @@ def left_out(
     for at, (number, options) in enumerate(asked):
         lacking = _not_started_with(asked[0][1], options) if at else _of_no_pool(options, factory)
         for name in (*_OF_CALLS, *lacking):
-            if getattr(options, name) != getattr(_NO_OPTIONS, name):
+            if name in options.given:
                 yield number, OPTION_NAMES[name]
 
 
@@ -52,13 +50,12 @@ def _of_no_pool(starting: CellOptions, factory: ClusterFactory) -> Iterator[str]
     """Yield fields of the options of a cluster that neither pool nor provider takes as they are."""
     provider = factory.provider(factory.complete(starting))
     for name in _OPTIONS:
-        value = getattr(starting, name)
-        if name in _OF_POOLS or value == getattr(_NO_OPTIONS, name):
+        if name in _OF_POOLS or name not in starting.given:
             continue
         kept = getattr(
             provider, {"provider": "name", "aws_profile": "profile"}.get(name, name), None
         )
-        if kept != value:
+        if kept != starting.given[name]:
             yield name
 
 
