@@ -14,7 +14,6 @@ import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 
 from IPython.core.interactiveshell import ExecutionResult
@@ -73,56 +72,44 @@ def run_program(
     """
     path = Path(name).expanduser().absolute()
     cells = read_cells(path)
-    options = with_absolute_paths(options)  # from the folder of the command
-    # It may belong to a notebook whose cell has started this process.
-    os.environ.pop("JPY_SESSION_NAME", None)
-    # Python runs a script in the folder of the command; Jupyter, and editors with `# %%`, run cells
-    # in that of their file.
-    runs_here = any(cell.is_script for cell in cells)
-    if not runs_here:
-        os.chdir(path.parent)
-    # As for Python: the modules are beside the file itself, not beside a link to it.
-    sys.path.insert(0, str(path.resolve().parent))
-    # IPython's advice to interactive users.
-    warnings.filterwarnings("ignore", message="To exit: use 'exit'")
-    shell = ProgramShell.instance(config=config)
-    shell.program, shell.words = path.stem, (name if runs_here else path.name, *arguments)
-    if path.suffix == ".py":
-        shell.script, shell.user_ns["__file__"] = path, str(path)
-    sys.argv = list(shell.words)
-    plain = CellOptions()
-    typed = {each.name: getattr(options, each.name) for each in fields(CellOptions)}
-    given = {each: value for each, value in typed.items() if value != getattr(plain, each)}
+    given = dict(with_absolute_paths(options).given)  # from the folder of the command
     if given and not any("%sky" in cell.text or "run_cell_magic" in cell.text for cell in cells):
         raise UsageError(
             f"no cell of {path.name} begins with `%%sky`, so that none would run on a cluster: put "
             "it above those that should, or leave the options out."
         )
+    # Python runs a script in the folder of the command; Jupyter, and editors with `# %%`, run cells
+    # in that of their file.
+    runs_here = any(cell.is_script for cell in cells)
+    if not runs_here:
+        os.chdir(path.parent)
+    shell = _make_shell(path, (name if runs_here else path.name, *arguments), config)
     defaults = {each: given.pop(each) for each in _DEFAULTS if each in given}
     session = extension.load(shell, given).session
     for each, value in defaults.items():
         setattr(session.settings, each, value)
-    program = _Program(path, cells, shell, session)
+    program = _Program(path, cells, shell, session, keep)
     session.observers.append(program)
     shell.is_stopped = lambda: program.signal is not None
     with stopped_by_signals(program.on_signal):
-        try:
-            try:
-                program.run(keep)
-            finally:  # inside: its clusters are ended also if a signal comes at this moment
-                program.is_closing = True
-        except KeyboardInterrupt:  # between cells
-            program.status = 128 + (program.signal or signal.SIGINT)
-        except OSError as error:
-            # As of `jupyter sky run train.ipynb | head`, or where the terminal was closed.
-            if not isinstance(error, BrokenPipeError) and not (program.signal and is_unread()):
-                raise
-            program.status = 128 + program.signal if program.signal else _FAILED
-        finally:
-            program.is_closing = True
-            discard_unread()
-            program.close(keep)
+        program.run()
     return program.status
+
+
+def _make_shell(path: Path, words: tuple[str, ...], config: Config) -> ProgramShell:
+    """Make this process run a file as Python would that is started with these words."""
+    # It may belong to a notebook whose cell has started this process.
+    os.environ.pop("JPY_SESSION_NAME", None)
+    # As for Python: the modules are beside the file itself, not beside a link to it.
+    sys.path.insert(0, str(path.resolve().parent))
+    # IPython's advice to interactive users.
+    warnings.filterwarnings("ignore", message="To exit: use 'exit'")
+    shell: ProgramShell = ProgramShell.instance(config=config)
+    shell.program, shell.words = path.stem, words
+    if path.suffix == ".py":
+        shell.script, shell.user_ns["__file__"] = path, str(path)
+    sys.argv = list(words)
+    return shell
 
 
 class _Program:
@@ -134,6 +121,8 @@ class _Program:
         The file and its cells.
     shell, session
         Where they run.
+    keep
+        As of `run_program`.
 
     Attributes
     ----------
@@ -141,25 +130,29 @@ class _Program:
         The signal that stopped it, if any.
     status
         The exit status so far.
-    is_closing
-        Whether its clusters are being ended, which signals do not interrupt.
     """
 
     def __init__(
-        self, path: Path, cells: list[SourceCell], shell: ProgramShell, session: Session
+        self,
+        path: Path,
+        cells: list[SourceCell],
+        shell: ProgramShell,
+        session: Session,
+        keep: bool,
     ) -> None:
         self._path = path
         self._cells = cells
         self._shell = shell
         self._session = session
+        self._keep = keep
         self._clusters: dict[str, Cluster] = {}
         self._spent: dict[str, float] = defaultdict(float)
         self._began = time.monotonic()
         self._ran = 0
         self._shown: set[BackgroundRun] = set()
+        self._is_closing = False  # its clusters are being ended, which signals do not interrupt
         self.signal: int | None = None
         self.status = 0
-        self.is_closing = False
         # Where a cell ends with a run, its output so far is not shown: `_show_output` shows all.
         formatter = shell.display_formatter.ipython_display_formatter
         formatter.for_type(BackgroundRun, lambda run: print(repr(run)))
@@ -186,13 +179,31 @@ class _Program:
 
     # Its life
 
-    def run(self, keep: bool) -> None:
-        """Run the cells, and wait for their runs in the background."""
+    def run(self) -> None:
+        """Run the cells, wait for their runs in the background, and end the clusters."""
+        try:
+            try:
+                self._run()
+            finally:  # inside: its clusters are ended also if a signal comes at this moment
+                self._is_closing = True
+        except KeyboardInterrupt:  # between cells
+            self.status = 128 + (self.signal or signal.SIGINT)
+        except OSError as error:
+            # As of `jupyter sky run train.ipynb | head`, or where the terminal was closed.
+            if not isinstance(error, BrokenPipeError) and not (self.signal and is_unread()):
+                raise
+            self.status = 128 + self.signal if self.signal else _FAILED
+        finally:
+            self._is_closing = True
+            discard_unread()
+            self._close()
+
+    def _run(self) -> None:
         try:
             self._run_cells()
         finally:
             if self.signal is not None:
-                self._stop_background(keep)
+                self._stop_background()
             for run in background_run.begun():
                 self._show_output(run)  # the status so far
 
@@ -250,7 +261,7 @@ class _Program:
                 self._shell.showtraceback()
                 self.status = self.status or _status_of(error)
 
-    def _stop_background(self, keep: bool) -> None:
+    def _stop_background(self) -> None:
         """Stop runs in the background on clusters that stay up, where they would go on.
 
         The end of a cluster stops its runs itself: ranks that save something are told once.
@@ -258,7 +269,7 @@ class _Program:
         left = [
             run
             for run in background_run.begun()
-            if not run.done and (keep or run.cluster not in self._clusters)
+            if not run.done and (self._keep or run.cluster not in self._clusters)
         ]
         for run in left:
             run.cancel()
@@ -275,9 +286,9 @@ class _Program:
             text = run.output
             print(text, end="" if text.endswith("\n") or not text else "\n", flush=True)
 
-    def close(self, keep: bool) -> None:
+    def _close(self) -> None:
         """End the clusters that it started, unless they should stay up, and report their cost."""
-        stay = self._clusters if keep else {}
+        stay = self._clusters if self._keep else {}
         for cluster in stay.values():
             if not _is_stopped(cluster.name):
                 self._say(stays_up(cluster))
@@ -319,12 +330,12 @@ class _Program:
             sys.stdout.flush()
             print(f"{self._path.name}: {text}", file=sys.stderr, flush=True)
         except OSError:
-            if not self.is_closing:  # what nobody can read must keep no cluster up
+            if not self._is_closing:  # what nobody can read must keep no cluster up
                 raise
 
     def on_signal(self, number: int) -> None:
         """Stop the program; ending the clusters afterwards cannot be interrupted."""
-        if self.is_closing:
+        if self._is_closing:
             self._say("it is ending its clusters: wait for that, else they go on for a while")
             return
         # Again, too: its code may have caught the first one, and go on.
