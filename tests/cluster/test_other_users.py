@@ -100,7 +100,7 @@ def test_another_user_opens_and_reaches_nothing(street: Path, new: Callable[...,
     cells = new(2, framework=False, provider=Local(machines=2))
     cells.namespace["data"] = bytes(100_000)
     cells.run("print('secret')\nx = data", names=["data"], values={0: ["x"]})
-    owed_runs.record(cells.cluster.id, "0a", "a run", {0: ["x"]})
+    owed_runs.record(cells.cluster.id, "0a", owed_runs.OwedRun("a run", {0: ["x"]}))
     kernel_files.write(street, KernelFile("0b", "n.ipynb", 0.0))
     row = registry.find(cells.cluster.name)
     assert row is not None

@@ -128,10 +128,10 @@ async def _follow_from_unseen_run(
         begun = [each["latest"] for each in welcomes if each["latest"]]
         ranges = [each["ranks"] for each in begun if each["run"] == run]
         untold = {rank for each in ranges for rank in among(each, controller.ranks)} - told
-        names = await asyncio.to_thread(owed_runs.find, controller.id, run)
+        owed = await asyncio.to_thread(owed_runs.find, controller.id, run)
         began = decode_event({**latest, "ranks": to_ranges(told)})
         assert isinstance(began, RunBegan)
-        controller.listener.on_unseen_run(began, names, sorted(untold))
+        controller.listener.on_unseen_run(began, owed, sorted(untold))
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
         latest, last = own.get(connection), welcome["last"]
         connection.follow(latest["n"] if latest and latest["run"] == run else last, known=last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from jupyter_sky.cluster.inventory.owed_runs import RequestedNames
+from jupyter_sky.cluster.inventory.owed_runs import OwedRun
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
@@ -29,14 +29,14 @@ class ClusterListener:
     def on_notice(self, text: str) -> None:
         """Handle a notice for the user about links and nodes."""
 
-    def on_unseen_run(self, began: RunBegan, names: RequestedNames, untold: Sequence[int]) -> None:
+    def on_unseen_run(self, began: RunBegan, owed: OwedRun, untold: Sequence[int]) -> None:
         """Handle a run that another kernel began, before its events arrive.
 
         Parameters
         ----------
         began
             What the nodes report about it, each for its own ranks.
-        names
+        owed
             What it was asked for, from this computer's records.
         untold
             Its ranks that were never told of it.

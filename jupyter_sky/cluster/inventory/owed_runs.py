@@ -14,7 +14,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +27,6 @@ Asked = Mapping[int, Sequence[str]]
 
 
 @dataclass(frozen=True)
-class RequestedNames:
-    """The names that a run was asked for.
-
-    Attributes
-    ----------
-    asked
-        Those of each rank; empty where no kernel of here has asked.
-    gathered
-        Those of them of which every rank's value is wanted.
-    """
-
-    asked: Asked
-    gathered: Sequence[str]
-
-
-@dataclass(frozen=True)
 class OwedRun:
     """What a run owes.
 
@@ -50,18 +34,21 @@ class OwedRun:
     ----------
     title
         What the user calls the run.
+    asked
+        The names that each rank is asked for.
+    gathered
+        Those of them of which every rank's value is wanted.
+    then
+        What the user calls the run that follows it, if any does.
     waits
         Whether it waits for its turn.
-    asked
-        The names that it was asked for.
-    gathered
-        Those of them of which every rank's value was wanted.
     """
 
     title: str
-    waits: bool
     asked: Asked
     gathered: Sequence[str] = ()
+    then: str = ""
+    waits: bool = False
 
     @property
     def sentence(self) -> str:
@@ -83,41 +70,18 @@ class OwedRun:
         )
 
 
-def record(
-    cluster: str,
-    run: str,
-    title: str,
-    asked: Asked,
-    gathered: Sequence[str] = (),
-    then: str = "",
-    waits: bool = False,
-) -> None:
+def record(cluster: str, run: str, owed: OwedRun) -> None:
     """Record what a run owes that waits for its turn, or is about to begin.
 
     Earlier runs whose values have come are forgotten, and those of which the same names were asked:
     runs take turns, and nodes offer the values of the last one only.
-
-    Parameters
-    ----------
-    cluster, run
-        The ids of both.
-    title
-        What the user calls the run.
-    asked
-        The names that each rank is asked for.
-    gathered
-        Those of them of which every rank's value is wanted.
-    then
-        What the user calls the run that follows it, if any does.
-    waits
-        Whether it waits for its turn.
     """
     path = _path(cluster, run)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owed = {rank: list(names) for rank, names in asked.items()}
-    state = {"gathered": list(gathered), "then": then, "waits": waits, "came": False}
-    _write(path, {"title": title, "asked": owed, "by": _by(), **state})
-    if waits:
+    asked = {rank: list(names) for rank, names in owed.asked.items()}
+    lists = {"asked": asked, "gathered": list(owed.gathered)}
+    _write(path, {**vars(owed), **lists, "by": _by(), "came": False})
+    if owed.waits:
         return
     new = {name for names in asked.values() for name in names}
     for other, found in _records(cluster):
@@ -150,12 +114,11 @@ def owes(cluster: str, run: str) -> bool:
     return False
 
 
-def find(cluster: str, run: str) -> RequestedNames:
-    """Return the names that a run is asked for by a kernel of here."""
+def find(cluster: str, run: str) -> OwedRun:
+    """Return what a run owes; nothing is asked of it where no kernel of here has begun it."""
     with contextlib.suppress(OSError, ValueError):
-        found = _read(_path(cluster, run))
-        return RequestedNames(found["asked"], found["gathered"])
-    return RequestedNames({}, ())
+        return _owed(_read(_path(cluster, run)))
+    return OwedRun("", {})
 
 
 def take_left(cluster: str, shared: bool, but: str | None) -> list[OwedRun]:
@@ -176,14 +139,9 @@ def take_left(cluster: str, shared: bool, but: str | None) -> list[OwedRun]:
         if found["came"] or _may_be_there(by, shared) or (path.stem == but and not then):
             continue
         if found["waits"] or not then:
-            left.append(
-                (
-                    by["at"],
-                    OwedRun(found["title"], found["waits"], found["asked"], found["gathered"]),
-                )
-            )
+            left.append((by["at"], _owed(found)))
         if then:
-            left.append((by["at"], OwedRun(then, waits=True, asked={})))
+            left.append((by["at"], OwedRun(then, {}, waits=True)))
         with contextlib.suppress(OSError):
             path.unlink()
     return [owed for _, owed in sorted(left, key=lambda each: each[0])]
@@ -212,6 +170,10 @@ def _records(cluster: str) -> Iterator[tuple[Path, dict[str, Any]]]:
             yield path, _read(path)
 
 
+def _owed(found: Mapping[str, Any]) -> OwedRun:
+    return OwedRun(**{each.name: found[each.name] for each in fields(OwedRun)})
+
+
 def _read(path: Path) -> dict[str, Any]:
     """Return a record, whose parts a kernel of another version may have written differently.
 
@@ -225,7 +187,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is no record of a run")
     asked = {int(rank): list(map(str, names)) for rank, names in found["asked"].items()}
     gathered = list(map(str, found.get("gathered", ())))
-    return {**found, "asked": asked, "gathered": gathered}
+    absent = {"title": "", "then": "", "waits": False, "came": False}
+    return {**absent, **found, "asked": asked, "gathered": gathered}
 
 
 def _write(path: Path, found: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from jupyter_sky.cluster.control import recovery, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import ClusterListener, Done
 from jupyter_sky.cluster.errors import BegunInPart, busy, not_sent
-from jupyter_sky.cluster.inventory.owed_runs import RequestedNames
+from jupyter_sky.cluster.inventory.owed_runs import OwedRun
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
@@ -329,15 +329,15 @@ class Scheduler(ClusterListener):
         for run in [each for each in self._runs.values() if not each.finished]:
             run.on_notice(text)
 
-    def on_unseen_run(self, began: RunBegan, names: RequestedNames, untold: Sequence[int]) -> None:
+    def on_unseen_run(self, began: RunBegan, owed: OwedRun, untold: Sequence[int]) -> None:
         """Follow a run that another kernel began; called before its events."""
-        task = request.task_of(began, self.controller.ranks, names)
+        task = request.task_of(began, self.controller.ranks, owed)
         run = self._others.unseen = self._runs[began.run] = self._make_run(task, began.run)
-        run.sent, run.is_recorded = True, bool(names.asked)
+        run.sent, run.is_recorded = True, bool(owed.asked)
         run.started = run.began = time.monotonic() - max(0.0, began.seconds)
         run.data_sent.set()
         self.monitor.begin(run)
-        if any(began.asked.values()) and not names.asked:
+        if any(began.asked.values()) and not owed.asked:
             run.on_notice(UNKNOWN_NAMES)
         if untold and not (self.controller.visits or self.controller.shared):
             # The others might wait for them forever.

@@ -217,7 +217,7 @@ def test_a_notebook_that_may_open_no_more_files_is_told_so() -> None:
 
 def test_what_a_run_was_asked_for_is_known_while_it_is_recorded_that_it_came(monkeypatch) -> None:
     """Who attaches at that moment, or after a disk was full then, unpickles the names recorded."""
-    owed_runs.record("c1", "r1", "a cell", {0: ["x"]})
+    owed_runs.record("c1", "r1", owed_runs.OwedRun("a cell", {0: ["x"]}))
 
     def write_a_part(path: Path, *place: Any, **options: Any) -> IO[str]:
         file = usual(path, *place, **options)

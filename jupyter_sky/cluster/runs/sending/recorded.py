@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 from jupyter_sky.cluster.inventory import owed_runs
+from jupyter_sky.cluster.inventory.owed_runs import OwedRun
 from jupyter_sky.cluster.runs.run import Run
 
 
@@ -48,8 +49,8 @@ async def settle(cluster: str, run: Run) -> None:
 
 async def _record(cluster: str, run: Run, waits: bool) -> None:
     task = run.task
-    owed = task.title or "a run", task.values, task.gathered, task.then
+    owed = OwedRun(task.title or "a run", task.values, task.gathered, task.then, waits)
     run.is_recorded = True
     with contextlib.suppress(OSError):
-        await asyncio.to_thread(owed_runs.record, cluster, run.id, *owed, waits)
+        await asyncio.to_thread(owed_runs.record, cluster, run.id, owed)
     run.kept.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.inventory.owed_runs import RequestedNames
+from jupyter_sky.cluster.inventory.owed_runs import OwedRun
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.sending.outcome import fail_together
@@ -85,14 +85,14 @@ def names_for(connection: Connection, names: Sequence[NameGroup]) -> list[NameGr
     ]
 
 
-def task_of(began: RunBegan, known: Sequence[int], names: RequestedNames) -> Task:
+def task_of(began: RunBegan, known: Sequence[int], owed: OwedRun) -> Task:
     """Return the task of a run that another kernel began."""
     ranks, show = tuple(among(began.ranks, known)), tuple(among(began.show, known))
     attempt = Attempt(limit=1 + began.attempts_left)
     return Task(
         ranks,
-        values=names.asked,
-        gathered=names.gathered,
+        values=owed.asked,
+        gathered=owed.gathered,
         show=show,
         title=began.title,
         attempt=attempt,
