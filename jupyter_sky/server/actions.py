@@ -7,10 +7,11 @@ connected, or it hangs, ``jupyter sky`` asks the cluster's agents.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.server import cli_process, kernel_client
 from jupyter_sky.server.cluster_list import NO_CLUSTER, ClusterInventory
 from jupyter_sky.server.kernel_client import NoAnswer
-from jupyter_sky.server.kernel_reports import KernelReports
+from jupyter_sky.server.kernel_reports import CheckedReport, KernelReports
 from jupyter_sky.server.schema import check
 
 _ANSWER_WITHIN = 3600.0
@@ -71,7 +72,7 @@ class ClusterActions:
         """
         row = inventory.row(identity)
         name = row.name if row else identity
-        task = asyncio.create_task(_execute(self._reports, inventory, identity, action, options))
+        task = asyncio.create_task(self._execute(inventory, identity, action, options))
         self._tasks.add(task)  # the loop has only weak references to tasks
         task.add_done_callback(partial(self._finished, identity, action))
         done, _ = await asyncio.wait({task}, timeout=_REPLY_WITHIN)
@@ -90,7 +91,7 @@ class ClusterActions:
             If they cannot be stopped, or that is not known in time. The error is not recorded,
             since nothing was to be done yet.
         """
-        asked = _execute(self._reports, inventory, identity, "stop", {"dry_run": True})
+        asked = self._execute(inventory, identity, "stop", {"dry_run": True})
         try:
             return await asyncio.wait_for(asked, _REPLY_WITHIN)
         except TimeoutError:
@@ -111,11 +112,16 @@ class ClusterActions:
             If a kernel that may know it does not answer.
         """
         message = {"action": "record", "cluster": identity, "run": run}
-        silent: list[NoAnswer] = []
-        async for record in self._answers(inventory, identity, message, "Record", silent):
-            return record
+        silent: NoAnswer | None = None
+        for report in inventory.live_reports(identity):
+            try:
+                return await self._answer(report, message, "Record")
+            except NoAnswer as error:
+                silent = silent or error
+            except SkyError:
+                pass  # it does not know the run, or says something else
         if silent:
-            raise silent[0]
+            raise silent
         return None
 
     async def runs(
@@ -123,38 +129,12 @@ class ClusterActions:
     ) -> Mapping[str, Any]:
         """Return the `Runs` of the schema: those of one kernel, or of all that are connected."""
         message = {"action": "runs", "cluster": identity}
-        answers = self._answers(inventory, identity, message, "Runs", kernel=kernel)
-        return {"ended": [run async for each in answers for run in each["ended"]]}
-
-    async def _answers(
-        self,
-        inventory: ClusterInventory,
-        identity: str,
-        message: Mapping[str, Any],
-        definition: str,
-        silent: list[NoAnswer] | None = None,
-        kernel: str = "",
-    ) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield the answers of the kernels of a cluster that match a definition of the schema.
-
-        Those of kernels that do not answer are added to ``silent``.
-        """
+        ended: list[Any] = []
         for report in inventory.live_reports(identity):
-            if kernel and report.kernel.kernel != kernel:
-                continue
-            file = self._reports.connection_file(report.kernel.kernel)
-            try:
-                answer = json.loads(
-                    await kernel_client.request(report.kernel, file, message, _ANSWER_WITHIN)
-                )
-                check(definition, answer)
-            except NoAnswer as error:
-                if silent is not None:
-                    silent.append(error)
-            except (SkyError, ValueError, RecursionError):
-                pass  # it does not know, or says something else
-            else:
-                yield dict(answer)
+            if kernel in ("", report.kernel.kernel):
+                with contextlib.suppress(SkyError):
+                    ended += (await self._answer(report, message, "Runs"))["ended"]
+        return {"ended": ended}
 
     async def ask(
         self, inventory: ClusterInventory, identity: str, question: Mapping[str, Any]
@@ -166,23 +146,61 @@ class ClusterActions:
         SkyError
             If no kernel is connected to the cluster, or with the kernel's own sentence.
         """
+        message = {"action": "ask", "cluster": identity, "question": dict(question)}
         trouble = SkyError("no notebook is connected to this cluster: attach it first.")
         for report in inventory.live_reports(identity):
-            file = self._reports.connection_file(report.kernel.kernel)
-            message = {"action": "ask", "cluster": identity, "question": dict(question)}
             try:
-                answer = json.loads(
-                    await kernel_client.request(report.kernel, file, message, _ANSWER_WITHIN)
-                )
-                # In a thread: ten minutes of many ranks are a lot of data.
-                await asyncio.to_thread(check, str(question["about"]).title(), answer)
+                return await self._answer(report, message, str(question["about"]).title())
             except SkyError as error:
                 trouble = error
-            except (ValueError, RecursionError):
-                trouble = SkyError("the kernel of this cluster is of another version.")
-            else:
-                return dict(answer)
         raise trouble
+
+    async def _answer(
+        self, report: CheckedReport, message: Mapping[str, Any], definition: str
+    ) -> Mapping[str, Any]:
+        """Return a kernel's answer to what only reads; it matches a definition of the schema.
+
+        Raises
+        ------
+        SkyError
+            With the kernel's own sentence, or if it answers with something else.
+        """
+        file = self._reports.connection_file(report.kernel.kernel)
+        said = await kernel_client.request(report.kernel, file, message, _ANSWER_WITHIN)
+        try:
+            answer = json.loads(said)
+            # In a thread: ten minutes of many ranks are a lot of data.
+            await asyncio.to_thread(check, definition, answer)
+        except (ValueError, RecursionError):
+            raise SkyError("the kernel of this cluster is of another version.") from None
+        return dict(answer)
+
+    async def _execute(
+        self, inventory: ClusterInventory, identity: str, action: str, options: Mapping[str, Any]
+    ) -> str:
+        # A kernel that has lost a cluster cannot start its machines.
+        live = [] if action == "start" else inventory.live_reports(identity)
+        is_of_run = action == "interrupt" and bool(options.get("run"))
+        for report in live if is_of_run else live[:1]:
+            file = self._reports.connection_file(report.kernel.kernel)
+            message = {"action": action, "cluster": identity, **options}
+            try:
+                return await kernel_client.request(report.kernel, file, message)
+            except NoAnswer:
+                if action not in ("interrupt", "where", "stop", "down"):
+                    raise
+            except SkyError:
+                if not is_of_run:  # which may be another kernel's
+                    raise
+        row = inventory.row(identity)
+        if row is None:
+            raise SkyError(NO_CLUSTER)
+        if not isinstance(row, RegistryRow) and action != "down":
+            raise SkyError(f"the registry entry of {row.name} cannot be read: end the cluster.")
+        said = await cli_process.run(
+            *command_line(action, row.name, options), only=row.id, acts=True
+        )
+        return said.rstrip() if action == "where" else _last_line(said)
 
     def failures(self, inventory: ClusterInventory) -> Mapping[str, str]:
         """Return the errors of last actions, by the ids of clusters that still exist."""
@@ -205,36 +223,6 @@ class ClusterActions:
         else:
             self._failures[identity] = f"{action} did not work; the server's log says why."
             logging.getLogger(__name__).error("%s did not work", action, exc_info=error)
-
-
-async def _execute(
-    reports: KernelReports,
-    inventory: ClusterInventory,
-    identity: str,
-    action: str,
-    options: Mapping[str, Any],
-) -> str:
-    # A kernel that has lost a cluster cannot start its machines.
-    live = [] if action == "start" else inventory.live_reports(identity)
-    is_of_run = action == "interrupt" and bool(options.get("run"))
-    for report in live if is_of_run else live[:1]:
-        file = reports.connection_file(report.kernel.kernel)
-        message = {"action": action, "cluster": identity, **options}
-        try:
-            return await kernel_client.request(report.kernel, file, message)
-        except NoAnswer:
-            if action not in ("interrupt", "where", "stop", "down"):
-                raise
-        except SkyError:
-            if not is_of_run:  # which may be another kernel's
-                raise
-    row = inventory.row(identity)
-    if row is None:
-        raise SkyError(NO_CLUSTER)
-    if not isinstance(row, RegistryRow) and action != "down":
-        raise SkyError(f"the registry entry of {row.name} cannot be read: end the cluster.")
-    said = await cli_process.run(*command_line(action, row.name, options), only=row.id, acts=True)
-    return said.rstrip() if action == "where" else _last_line(said)
 
 
 def command_line(action: str, name: str, options: Mapping[str, Any]) -> list[str]:
