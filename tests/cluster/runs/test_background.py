@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -247,6 +248,19 @@ def test_a_run_whose_next_part_cannot_begin_fails(cells) -> None:
         made.result(PATIENCE)
     made.wait_until_begun(print)
     assert repr(made).startswith("<test: failed: 'NoneType' object")
+
+
+def test_parts_follow_one_another_until_one_fails(cells) -> None:
+    def part(code: str) -> Callable[[RunHandle], RunHandle]:
+        return lambda ended: cells.start(code)
+
+    then = [part("print('b')"), part("1 / 0"), part("print('never')")]
+    first = cells.start("print('a')")
+    made = BackgroundRun(first, "test", NoStrip(), lambda run, values: values, None, then=then)
+    made.begin()
+    with pytest.raises(ZeroDivisionError):
+        made.result(PATIENCE)
+    assert made.output == "a\nb\n" and made.has_next
 
 
 def test_a_run_that_is_stopped_before_its_waiting_is_recorded_leaves_no_record(
