@@ -91,6 +91,12 @@ def test_no_pip_of_the_working_folder_is_run(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("machine", ["../vax", "kept/../../secret", "", "vax\x1b[2J", "v" * 99])
+def test_what_is_no_kind_of_machine_becomes_no_path(machine: str) -> None:
+    with pytest.raises(HostError, match="does not say what kind of machine it is"):
+        uv_program(machine)
+
+
 def test_an_environment_without_pip_is_said_to_have_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

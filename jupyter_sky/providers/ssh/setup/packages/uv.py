@@ -82,6 +82,11 @@ def uv_program(machine: str) -> Path:
     HostError
         When there is none.
     """
+    # The machine names its kind itself, and it becomes part of a path here.
+    if not re.fullmatch(r"\w{1,32}", machine, re.ASCII):
+        raise HostError(
+            "it has no uv, and does not say what kind of machine it is: run `pip install uv` there"
+        )
     if sys.platform == "linux" and machine == platform.machine() and _libc() == "glibc":
         if importlib.util.find_spec("uv"):
             from uv import find_uv_bin
