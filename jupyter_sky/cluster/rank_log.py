@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.network.requests.pending import LINK_WITHIN, LOOK_LINK_WITHIN
+from jupyter_sky.cluster.network import incoming
+from jupyter_sky.cluster.network.requests.pending import LINK_WITHIN, LOOK_LINK_WITHIN, malformed
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.transport.protocol.agent_requests import LoggedPiece, LoggedRun
 
@@ -109,14 +110,22 @@ class LogPart:
 async def read(
     controller: Controller, rank: int, tail: int | None, offset: int, limit: int
 ) -> LogPart:
-    """Return a part of a rank's log, which its node has; see `Cluster.log`."""
-    request = controller.connection(rank).request
+    """Return a part of a rank's log, which its node has; see `Cluster.log`.
+
+    Raises
+    ------
+    SkyError
+        If its node does not answer, or with what is no such part.
+    """
+    connection = controller.connection(rank)
     # The end can be asked for again; who reads on from an offset would lose the place.
     link_within = LINK_WITHIN if tail is None else LOOK_LINK_WITHIN
     before = time.time()
-    answer = await request(
+    answer = await connection.request(
         "log", link_within=link_within, rank=rank, tail=tail, offset=offset, limit=limit
     )
+    if not incoming.is_log_part(answer, tail, offset, limit):
+        raise malformed(connection.name, "log")
     ahead = _ahead(answer["clock"], before, time.time())
     pieces = [(at, written - ahead, stream) for at, written, stream in answer["pieces"]]
     runs = [(at, began - ahead, run, title) for at, began, run, title in answer["runs"]]

@@ -21,6 +21,7 @@ from jupyter_sky.cluster.inventory import owed_runs, registry
 from jupyter_sky.cluster.runs import talk
 from jupyter_sky.cluster.runs.task import RunNotice, Task
 from jupyter_sky.errors import SkyError
+from jupyter_sky.notebook.commands import logs
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.transport.frames import Message, encode
@@ -427,6 +428,58 @@ def test_what_is_malformed_does_no_harm_nor_what_is_not_told(
         assert told == ["node 1 does not tell the end of a run that was stopped: it was ended"]
         node.change = lambda message: message
         assert cells.ask("1 + 1") == [2, 2]
+        cells.cluster.down()
+
+
+LOGS: dict[str, dict[str, Any]] = {
+    "more than was asked for": {"data": b"x" * 11, "size": 11},
+    "a part before it": {"start": 4},
+    "a part before all": {"start": -1},
+    "more than there is": {"size": 5},
+    "more than there can be": {"size": 1 << 60},
+    "a piece behind it": {"pieces": [(99, 1.0, "stdout")]},
+    "pieces in another order": {"pieces": [(6, 1.0, "stdout"), (5, 1.0, "stdout")]},
+    "a run before all": {"runs": [(-1, 1.0, "ab", "title")]},
+    "a stream of its own": {"pieces": [(5, 1.0, "/etc/passwd")]},
+    "a time that is none": {"clock": 1e308},
+}
+
+
+def test_a_log_is_the_part_that_was_asked_for(
+    pair: Cells, again: Callable[[Cells], Cells], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with taken_over(pair.cluster, 1) as node:
+        pair.cluster.close()
+        cells = again(pair)
+        honest = {"data": b"text\n", "start": 5, "size": 10, "pieces": [], "runs": []}
+
+        def lie(wrong: dict[str, Any]) -> None:
+            said = {**honest, **wrong}
+            node.change = lambda message: {**message, **said} if "pieces" in message else message
+
+        lie({})
+        assert cells.cluster.log(1, offset=5, limit=10).data == b"text\n"
+        for why, wrong in LOGS.items():
+            lie(wrong)
+            with pytest.raises(SkyError, match="node 1 sent what cannot be read .its answer to 'l"):
+                pytest.fail(f"{why}: {cells.cluster.log(1, offset=5, limit=10)}")
+        with pytest.raises(SkyError, match="node 1 sent what cannot be read"):
+            cells.cluster.log(1, tail=1, limit=4)
+
+        # However long a node goes on, it does not fill the disk.
+        def go_on(message: dict[str, Any]) -> dict[str, Any]:
+            nonlocal said
+            if "pieces" not in message:
+                return message
+            said += 5
+            return {**message, **honest, "start": said - 5, "size": 1 << 50}
+
+        said = 0
+        node.change = go_on
+        monkeypatch.setattr(logs, "_MOST_SAVED", 500)
+        with pytest.raises(SkyError, match="sends more than a log can have"):
+            logs._save_log(cells.cluster, [1], str(tmp_path / "log"))
+        node.change = lambda message: message
         cells.cluster.down()
 
 

@@ -36,12 +36,10 @@ from jupyter_sky.transport.protocol.inspection import (
 )
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.protocol.profiling import ProfileAnswer, RecordedAnswer
-from jupyter_sky.transport.protocol.shape import check_for
+from jupyter_sky.transport.protocol.shape import LARGEST, PortNumber, Size, check_for
 from jupyter_sky.transport.protocol.topology import FormingTurn, LeftAnswer
 from jupyter_sky.transport.together import ranks_done
 from jupyter_sky.transport.volumes.requests import MountAnswer, VolumesAnswer, WriteBackAnswer
-
-_MOST = 2**53  # JavaScript, on the page, is exact for whole numbers up to this
 
 
 class _AnyWelcome(TypedDict):
@@ -78,14 +76,14 @@ class _OwnAddress(TypedDict):
 
     addr: NotRequired[str]
     interface: NotRequired[str]
-    port: NotRequired[int]
+    port: NotRequired[PortNumber]
     fingerprint: NotRequired[str]
 
 
 class _Size(TypedDict):
     """Bytes of a blob."""
 
-    size: int
+    size: Size
 
 
 class _Authority(TypedDict):
@@ -122,7 +120,7 @@ class _Line(TypedDict):
 class _Port(TypedDict):
     """A port that is free."""
 
-    port: int
+    port: PortNumber
 
 
 class _Shell(TypedDict):
@@ -252,7 +250,23 @@ def _is_drawable_history(history: Any) -> bool:
 
 
 def _is_amount(value: float | None) -> bool:
-    return value is None or (0 <= value < _MOST and math.isfinite(value))
+    return value is None or (0 <= value < LARGEST and math.isfinite(value))
+
+
+def is_log_part(answer: Message, tail: int | None, offset: int, limit: int) -> bool:
+    """Return whether an answer has the part of a log that was asked for, as of `LogRequest`."""
+    log = cast(LogAnswer, answer)
+    start, size = log["start"], log["size"]
+    end = start + len(log["data"])
+    # Who reads on comes to an end: it neither goes back nor is there more than the log has.
+    is_asked = start >= offset if tail is None else size - start <= limit
+    is_whole = len(log["data"]) <= limit and (end == start or end <= size)
+    indexed = ([piece[0] for piece in log["pieces"]], [run[0] for run in log["runs"]])
+    return (
+        is_asked
+        and is_whole
+        and all(places == sorted(places) and max(places, default=0) <= end for places in indexed)
+    )
 
 
 def read_parts(answer: Message) -> list[memoryview | None] | None:

@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Protocol
 
 from jupyter_sky.api.display.rank_output import StreamDecoder
+from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.rank_log import LogEntry, LogPart
-from jupyter_sky.errors import ClusterLost, NoConnection, UsageError
+from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.validation import choose_ranks
+from jupyter_sky.transport.protocol.agent_requests import LOG_BEGINNING, LOG_END
 
 _LINES = 1000
 _POLL_INTERVAL = 0.1  # seconds, while logs are followed and something comes
 _IDLE_INTERVAL = 0.5  # seconds, once nothing has come for a while
+_MOST_SAVED = LOG_BEGINNING + LOG_END + rank_log.LIMIT  # bytes, with notes of what was dropped
 _SLOWER = 1.2
 """By what the interval grows each time that nothing has come."""
 
@@ -266,13 +269,15 @@ def _save_log(cluster: Cluster, ranks: Sequence[int], path: str) -> str:
     ------
     UsageError
         If the file cannot be written, or several ranks are named.
+    SkyError
+        If the node sends more than the log can have: it would fill the disk.
     """
     rank, *others = ranks
     if others:
         raise UsageError(
             f"--save writes the log of one rank: name one, as in `%sky logs {rank} --save {path}`."
         )
-    dropped = 0
+    dropped = written = 0
     # First: what an earlier call has saved is there as long as a node does not answer.
     part = cluster.log(rank, offset=0)
     whole = part.size
@@ -280,7 +285,12 @@ def _save_log(cluster: Cluster, ranks: Sequence[int], path: str) -> str:
         with Path(path).expanduser().open("wb") as file:
             while part.data:
                 dropped += part.dropped
-                file.write(part.note + part.data)
+                written += file.write(part.note + part.data)
+                if written > _MOST_SAVED:
+                    raise SkyError(
+                        f"the node of rank {rank} sends more than a log can have: somebody may "
+                        "have taken it over."
+                    )
                 if part.end >= whole:  # a rank that prints a lot would never be done
                     break
                 part = cluster.log(rank, offset=part.end)

@@ -6,8 +6,9 @@ Each docstring begins with the name of the request; `messages` describes the com
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
+from jupyter_sky.transport.protocol.shape import Size, Time
 from jupyter_sky.transport.protocol.topology import AgentAddress
 
 Handlers = dict[str, Callable[[Any], Any]]
@@ -84,10 +85,19 @@ class AddedRequest(TypedDict):
     by: str
 
 
-LoggedPiece = tuple[int, float, str]
+LOG_BEGINNING = 64 * 1024 * 1024
+"""Bytes that a node keeps of the beginning of a log, whatever comes."""
+
+LOG_END = 192 * 1024 * 1024
+"""Bytes that it keeps of the end; what is between the two is dropped."""
+
+LogStream = Literal["stdout", "stderr", "log"]
+"""Where output went; ``log`` is for what is only there."""
+
+LoggedPiece = tuple[Size, Time, LogStream]
 """Where a piece of a log begins, when it was written, and to which stream."""
 
-LoggedRun = tuple[int, float, str, str]
+LoggedRun = tuple[Size, Time, str, str]
 """Where a run begins in a log, when it began, its id, and its title."""
 
 
@@ -122,11 +132,11 @@ class LogAnswer(TypedDict):
     """
 
     data: bytes
-    start: int
-    size: int
+    start: Size
+    size: Size
     pieces: list[LoggedPiece]
     runs: list[LoggedRun]
-    clock: float
+    clock: Time
 
 
 # Blobs
@@ -288,7 +298,7 @@ class FoundFile(TypedDict):
 
     path: str
     name: str
-    size: int
+    size: Size
     changed: int
     mode: int
 
@@ -318,7 +328,7 @@ class ReadAnswer(TypedDict):
     The payload may be compressed, and is to be acknowledged by a ``got`` like pieces of blobs.
     """
 
-    sizes: list[int | None]
+    sizes: list[Size | None]
 
 
 class WrittenAnswer(TypedDict):

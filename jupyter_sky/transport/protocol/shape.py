@@ -6,10 +6,35 @@ import math
 import types
 import typing
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 Check = Callable[[Any], bool]
+
+LARGEST = 2**53
+"""JavaScript, on the page, is exact for whole numbers up to this."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a number has to be, both ends included."""
+
+    least: float
+    most: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most
+
+
+Size = Annotated[int, Range(0, LARGEST)]
+"""A number of bytes or things, or a place among them."""
+
+Time = Annotated[float, Range(0, LARGEST)]
+"""Seconds since the epoch."""
+
+PortNumber = Annotated[int, Range(1, 65535)]
+"""The number of a TCP port."""
 
 
 @cache
@@ -19,9 +44,9 @@ def check_for(hint: Any) -> Check:
     Parameters
     ----------
     hint
-        A class, a `TypedDict`, a `Literal`, or a union or container of those. msgpack has lists but
-        no tuples. A value for a `TypedDict` may have further fields. Numbers have to be finite:
-        neither times of the clock nor JSON have others.
+        A class, a `TypedDict`, a `Literal`, a number with a `Range`, or a union or container of
+        those. msgpack has lists but no tuples. A value for a `TypedDict` may have further fields.
+        Numbers have to be finite: neither times of the clock nor JSON have others.
     """
     if hint is Any:
         return lambda value: True
@@ -42,6 +67,9 @@ def check_for(hint: Any) -> Check:
             [other] = checks
             return lambda value: isinstance(value, kinds) or other(value)
         return lambda value: isinstance(value, kinds) or any(check(value) for check in checks)
+    if origin is Annotated:
+        kind, (range_,) = check_for(inner[0]), hint.__metadata__
+        return lambda value: kind(value) and value in range_
     if origin is typing.Literal:
         return lambda value: isinstance(value, str | bool) and value in inner
     if origin is list:

@@ -13,12 +13,7 @@ from pathlib import Path
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.node.supervisor.output.log_end import LogEnd
 from jupyter_sky.node.supervisor.output.log_index import LogIndex
-
-BEGINNING = 64 * 1024 * 1024
-"""Bytes that are kept of the beginning of a log, whatever comes."""
-
-END = 192 * 1024 * 1024
-"""Bytes that are kept of its end; what is between the two is dropped."""
+from jupyter_sky.transport.protocol.agent_requests import LOG_BEGINNING, LOG_END
 
 _SEARCHED = 256 * 1024  # bytes in which the last lines are searched among states of progress bars
 
@@ -43,7 +38,7 @@ class LogFile:
         Its index.
     """
 
-    def __init__(self, path: Path, beginning: int = BEGINNING, end: int = END) -> None:
+    def __init__(self, path: Path, beginning: int = LOG_BEGINNING, end: int = LOG_END) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.size = os.fstat(self._fd).st_size
         self._beginning = beginning

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_sky.node.clock import steady_time
-from jupyter_sky.transport.protocol.agent_requests import LoggedPiece, LoggedRun
+from jupyter_sky.transport.protocol.agent_requests import LoggedPiece, LoggedRun, LogStream
 
 RESOLUTION = 0.1
 """Seconds of one stream that are one piece."""
 
 _RECORD = struct.Struct("<dQB")  # time, offset, stream
-_STREAMS = ("stdout", "stderr", "log")
+_STREAMS: tuple[LogStream, ...] = ("stdout", "stderr", "log")
 _MOST_RUNS = 2_000
 
 FIRST = 500_000
