@@ -36,6 +36,16 @@ def test_patterns_stand_for_files(there: Path) -> None:
     assert names("outputs/*.png") == ["outputs/a.png", "outputs/b.png"]
     assert names("outputs") == ["outputs/a.png", "outputs/b.png", "outputs/deep/c.png"]
     assert names("outputs/**/c.png", "empty") == ["outputs/deep/c.png", "empty"]
+    # As a shell does, a pattern leaves hidden files out, and a folder as a whole has them.
+    for name in (".env", "outputs/.env", "outputs/deep/.env"):
+        (there / name).touch()
+    assert names("*") == ["empty", *names("outputs")]
+    assert names("outputs/*") == [*names("outputs/*.png"), *names("outputs/deep")]
+    assert names("**") == ["empty", *names("outputs/*.png"), "outputs/deep/c.png"]
+    assert "outputs/deep/.env" in names("outputs/deep")
+    assert names(".e*") == [".env"]
+    for name in (".env", "outputs/.env", "outputs/deep/.env"):
+        (there / name).unlink()
     assert names(str(there / "empty")) == ["empty"]
     (there.parent / "elsewhere").touch()
     assert names("../elsewhere") == ["elsewhere"]
@@ -97,7 +107,19 @@ def test_what_a_run_has_written(there: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "/etc/passwd", "../a", "a/../../b", "..", "a\0b", "link/a", "file", "out/inside"]
+    "name",
+    [
+        "",
+        "/etc/passwd",
+        "../a",
+        "a/../../b",
+        "..",
+        "a\0b",
+        "link/a",
+        "file",
+        "out/inside",
+        "b" * 999,
+    ],
 )
 def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "here"
@@ -119,6 +141,24 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
         ("a.png", "/data/*.png", True),
         ("out/deep/a.png", "~/out", True),
         ("elsewhere", "../elsewhere", True),
+        ("outputs/a.png", "/data/run/outputs/*.png", True),
+        ("there/a.png", ".", True),
+        ("outputs/.hydra/config.yaml", "out*", True),
+        ("outputs/.hydra/config.yaml", "outputs/.hydra", True),
+        ("outputs/.hydra", "outputs/.h*", True),
+        ("c.png", "**/c.png", True),
+        ("a/b/c.png", "**", True),
+        (".env", "*", False),
+        (".ssh/authorized_keys", "*", False),
+        (".git/hooks/pre-commit", "**", False),
+        (".git/hooks/pre-commit", "**/pre-commit", False),
+        ("outputs/.git/config", "outputs/*", False),
+        ("outputs/.git/config", "outputs/**/config", False),
+        ("outputs/setup.py", "outputs/**/*.png", False),
+        (".ssh/authorized_keys", ".", False),
+        (".ssh/authorized_keys", "~", False),
+        (".bashrc", "../*", False),
+        ("/".join(["a"] * 2000), "**/**/**/b", False),
         ("setup.py", "outputs/*.png", False),
         ("outputs", "outputs/*.png", False),
         (".git/hooks/pre-commit", "outputs", False),

@@ -20,8 +20,9 @@ from typing import cast
 
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
-from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
+from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN, malformed
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import printable, shortened
 from jupyter_sky.transport.blobs.sent_folders import mode_of_new, short_name
 from jupyter_sky.transport.protocol.agent_requests import FindAnswer, FoundFile
 from jupyter_sky.transport.tasks import cancel_all
@@ -34,6 +35,7 @@ MOST = 100_000
 
 _AT_ONCE = 16  # requests; the node sends no faster than the link takes it
 _MOST_IN_ONE = 256  # small files
+_LONGEST_SHOWN = 200  # characters of a name
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ async def find(
     answer = await connection.request(
         "find", within=within, link_within=link_within, patterns=list(patterns), most=MOST
     )
+    if len(answer["files"]) > MOST:
+        raise malformed(connection.name, "find")
     return cast(FindAnswer, answer)
 
 
@@ -84,14 +88,21 @@ def place_in(folder: Path, name: str, inside: set[Path] | None = None) -> Path:
     place = folder.joinpath(*parts)
     is_name = bool(parts) and "\0" not in name and not any(each in ("..", "/") for each in parts)
     windows = any("\\" in each or ":" in each for each in parts) and os.name == "nt"
+    said = repr(shortened(name, _LONGEST_SHOWN))
+    refused = SkyError(f"a node has given {said} as the name of a file, which is none.")
     if not is_name or windows or not place.is_relative_to(folder):
-        raise SkyError(f"a node has given {name!r} as the name of a file, which is none.")
+        raise refused
     inside = set() if inside is None else inside
-    leads_out = place.parent not in inside and not place.parent.resolve().is_relative_to(
-        folder.resolve()
-    )
-    if leads_out or place.is_symlink():
-        raise SkyError(f"{place} is a link, or is behind one: nothing is written through it.")
+    try:
+        leads_out = place.parent not in inside and not place.parent.resolve().is_relative_to(
+            folder.resolve()
+        )
+        is_link = leads_out or place.is_symlink()
+    except (OSError, ValueError):  # as of one that is too long
+        raise refused from None
+    if is_link:
+        shown = printable(str(place))
+        raise SkyError(f"{shown} is a link, or is behind one: nothing is written through it.")
     inside.add(place.parent)
     return place
 
@@ -240,8 +251,8 @@ def _whole(
 
 def _is_another(connection: Connection, place: Download) -> SkyError:
     return SkyError(
-        f"{place.file['name']} was removed or changed on {connection.name} while it was brought: "
-        "bring it again when nothing writes it."
+        f"{printable(place.file['name'])} was removed or changed on {connection.name} while it was "
+        "brought: bring it again when nothing writes it."
     )
 
 

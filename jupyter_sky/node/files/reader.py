@@ -41,10 +41,14 @@ def find(base: Path, patterns: Sequence[str], most: int) -> FindAnswer:
     for pattern in patterns:
         full = os.path.normpath(os.path.join(base, os.path.expanduser(pattern)))  # noqa: PTH111, PTH118
         # A name may have what else stands for others, as in `run[1].csv`.
-        names = [full] if os.path.lexists(full) else sorted(glob.glob(full, recursive=True))  # noqa: PTH207
+        is_name = os.path.lexists(full)
+        names = [full] if is_name else sorted(glob.glob(full, recursive=True))  # noqa: PTH207
         places = [Path(each) for each in names]
         if not places:
             answer["missing"].append(pattern)
+        if not is_name and full.endswith("/**"):
+            # These are all files that are not hidden; whole folders have others.
+            places = [each for each in places if each.is_file()]
         for place in places:
             above = base if place.is_relative_to(base) and place != base else place.parent
             modes = FolderModes(above)

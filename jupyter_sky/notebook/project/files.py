@@ -158,17 +158,39 @@ def bring(
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a name from a node matches the requested patterns."""
-    pattern_parts = PurePosixPath(pattern).parts
-    if pattern.startswith(("/", "~")) or ".." in pattern_parts:
-        pattern_parts = pattern_parts[-1:]
-    parts = PurePosixPath(name).parts
-    for wanted, part in zip(pattern_parts, parts, strict=False):
-        if wanted == "**":
+    """Return whether a name from a node matches a requested pattern, as a shell reads it.
+
+    A folder stands for all of its content. What is hidden matches only a name that begins with a
+    dot: a node that was taken over must not answer ``*`` with ``.git/hooks/pre-commit``.
+    """
+    wanted, parts = PurePosixPath(os.path.normpath(pattern)).parts, PurePosixPath(name).parts
+    if not pattern.startswith(("/", "~")) and wanted[:1] not in ((), ("..",)):
+        return _stand_for(wanted, parts)
+    # Of a place that is elsewhere for the node, the name has only the last folders.
+    last = [each for each in wanted if each not in ("/", "..") and not each.startswith("~")] or [
+        "*"
+    ]
+    return any(_stand_for(last[at:], parts) for at in range(len(last)))
+
+
+def _stand_for(wanted: Sequence[str], parts: Sequence[str]) -> bool:
+    """Return whether the parts of a pattern match those of a name, or of a folder that it is in."""
+    reached = {0}  # in the pattern; ``**`` stands for any number of folders
+    for part in parts:
+        for at, each in enumerate(wanted[:-1]):
+            if at in reached and each == "**":
+                reached.add(at + 1)
+        is_hidden = part.startswith(".")
+        there = {at for at in reached if wanted[at] == "**" and not is_hidden}
+        reached = there | {at + 1 for at in reached if _is_part(part, wanted[at])}
+        if len(wanted) in reached:
             return True
-        if part != wanted and not fnmatchcase(part, wanted):
-            return False
-    return len(parts) >= len(pattern_parts)
+    return wanted[-1] == "**" and len(wanted) - 1 in reached
+
+
+def _is_part(part: str, wanted: str) -> bool:
+    is_shown = not part.startswith(".") or wanted.startswith(".")
+    return part == wanted or (wanted != "**" and is_shown and fnmatchcase(part, wanted))
 
 
 def _sources(names: Sequence[str]) -> Iterator[Path]:
@@ -212,11 +234,11 @@ def _refuse_twice(one: str | Path, other: str | Path, place: PurePath) -> None:
 def _find(cluster: Cluster, patterns: Sequence[str], rank: int) -> FindAnswer:
     found = cluster.files.find(rank, patterns)
     host = cluster.state.node_of(rank).host
-    if found["missing"]:
+    if missing := [each for each in patterns if each in found["missing"]]:
         raise UsageError(
-            f"there is no {format_list(found['missing'])} on {host}, where rank {rank} is: "
+            f"there is no {format_list(missing)} on {host}, where rank {rank} is: "
             "names are those in the folder that ranks begin in."
-            f"{about_variables(cluster, found['missing'], rank)}"
+            f"{about_variables(cluster, missing, rank)}"
         )
     if found["has_more"]:
         raise UsageError(f"these are too many files on {host}: pack them into one file there.")
@@ -237,7 +259,7 @@ def _downloads(
     host = cluster.state.node_of(rank).host
     inside: set[Path] = set()
     for file in found["files"]:
-        if file["size"] < 0 or not any(matches(file["name"], each) for each in patterns):
+        if not any(matches(file["name"], each) for each in patterns):
             raise SkyError(f"{host} has given {file['name']!r}, which was not asked for.")
         yield Download(file, place_in(folder, file["name"], inside))
 
