@@ -9,9 +9,11 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import psutil
 import pytest
@@ -38,6 +40,13 @@ cluster.pages.show(Page('demo', 'Demo', 0, '127.0.0.1', {port}, 'start'))
 """
 
 
+NOT_OF_A_PAGE = (
+    *("Alt-Svc", "Clear-Site-Data", "NEL", "Report-To", "Service-Worker-Allowed"),
+    *("Access-Control-Allow-Credentials", "WWW-Authenticate", "X-Accel-Redirect", "X-Sendfile"),
+)
+"""Headers of an answer that are about all of Jupyter's pages, or for a proxy before it."""
+
+
 class Said(RequestHandler):  # type: ignore[misc, unused-ignore]
     """Answers what it was asked, and wants more from the browser than it may have."""
 
@@ -45,7 +54,10 @@ class Said(RequestHandler):  # type: ignore[misc, unused-ignore]
         self.set_status(418 if path == "teapot" else 200)
         self.set_header("Set-Cookie", "_xsrf=mine")
         self.set_header("Access-Control-Allow-Origin", "*")
-        self.set_header("X-Kept", "yes")
+        for name in NOT_OF_A_PAGE:
+            self.set_header(name, "/evil")
+        self.set_header("Content-Language", "eo")
+        self.set_header("X-TensorBoard-Kept", "yes")
         self.finish(
             {
                 "method": self.request.method,
@@ -180,7 +192,8 @@ def websocket(server: Server, path: str, *said: str | bytes, **headers: str) -> 
 def test_a_page_is_asked_as_the_browser_asks(server: Server, below: str) -> None:
     answer = server.fetch(f"{below}said/a%20b%2Fc?x=1&token={server.token}&y=%26", b"text", "PUT")
     said = answer.json
-    assert (answer.status, answer.headers["X-Kept"]) == (200, "yes")
+    assert (answer.status, answer.headers["Content-Language"]) == (200, "eo")
+    assert answer.headers["X-TensorBoard-Kept"] == "yes"
     assert (said["method"], said["uri"]) == ("PUT", "/said/a%20b%2Fc?x=1&y=%26")
     assert said["body"] == "text"
     assert server.fetch(f"{below}said/teapot").status == 418
@@ -242,15 +255,75 @@ def test_much_gets_through_and_a_part_is_no_whole(server: Server, below: str) ->
 def test_a_node_learns_nothing_of_the_user(server: Server, below: str, port: int) -> None:
     cookies, xsrf = server.cookies()
     headers = {"Cookie": cookies, "X-XSRFToken": xsrf, "Origin": origin(server)}
-    for answer in (server.fetch(f"{below}said/"), server.fetch(f"{below}said/", **headers)):
+    # A proxy before Jupyter that lets users in tells it who they are.
+    proxied = dict.fromkeys(("X-Forwarded-Access-Token", "Remote-User", "X-Amzn-Oidc"), "secret")
+    kept = {"X-Tensorboard-Feature-Flags": "{}", "If-None-Match": '"x"', "Range": "bytes=1-"}
+    for path, given in (
+        (f"{below}said/", {}),
+        (f"{below}said/?%74oken={server.token}", headers),
+        (f"{below}said/", {**headers, **proxied, **kept, "Referer": f"{server.address}lab"}),
+    ):
+        answer = server.fetch(path, **given)
         told = json.dumps(answer.json)
         assert server.token not in told
+        assert "secret" not in told
+        assert "/lab" not in told
         assert "ookie" not in told
         assert xsrf not in told
         assert answer.json["headers"]["Host"] == f"127.0.0.1:{port}"
     # Nor does it have a say over the rest of Jupyter.
     assert "_xsrf=mine" not in str(answer.headers.get_all("Set-Cookie"))
     assert answer.headers["Access-Control-Allow-Origin"] is None
+    assert not [name for name in NOT_OF_A_PAGE if "evil" in (answer.headers[name] or "")]
+    # What the page needs for itself does arrive.
+    assert kept.items() <= answer.json["headers"].items()
+
+
+def test_a_page_does_not_learn_the_token_from_its_address(server: Server, below: str) -> None:
+    browser = build_opener(HTTPCookieProcessor(CookieJar()))
+    browser.addheaders = [("Accept", "text/html")]
+    url = f"{server.address}{below}said/"
+    with browser.open(f"{url}?a=1&token={server.token}&b=2", timeout=PATIENCE) as answer:
+        assert answer.url == f"{url}?a=1&b=2"
+        assert json.load(answer)["uri"] == "/said/?a=1&b=2"
+
+
+def test_nothing_of_a_page_stays_in_the_browser(server: Server, below: str) -> None:
+    cookies = {"Cookie": server.cookies()[0]}
+    answer = server.fetch(f"{below}said/", **cookies, **{"Service-Worker": "script"})
+    assert answer.status == 501
+    assert b"no service worker" in answer.body
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "HTTP/1.1 101 Switching\nSet-Cookie: evil=1",
+        "HTTP/1.1 101 Switching\r\nSec-WebSocket-Accept: x\rSet-Cookie: evil=1",
+        "HTTP/1.1 101 Switching\r\nSet-Cookie: evil=1",
+        "HTTP/1.1 101 Switching\r\nAlt-Svc: evil=1",
+    ],
+)
+def test_a_websocket_says_nothing_to_the_browser_before_it_is_one(
+    server: Server, below: str, kernel: Kernel, start: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as page:
+        page.settimeout(PATIENCE)
+        number = page.getsockname()[1]
+        path = cell_path(kernel.run(f"%sky forward {number}"))
+        parts = urlsplit(server.address)
+        with socket.create_connection((parts.hostname, parts.port), PATIENCE) as browser:
+            ask = f"GET {parts.path}{path} HTTP/1.1\r\nUpgrade: websocket\r\nConnection: close\r\n"
+            login = f"Host: 127.0.0.1\r\nAuthorization: token {server.token}"
+            browser.sendall(f"{ask}{login}\r\n\r\n".encode())
+            asked, _ = page.accept()
+            with asked:
+                asked.recv(10_000)
+                asked.sendall(f"{start}\r\nUpgrade: websocket\r\n\r\nframes".encode())
+            heard = b"".join(iter(lambda: browser.recv(10_000), b""))
+        assert b"evil" not in heard
+        assert heard.endswith(b"\r\n\r\nframes") or heard.startswith(b"HTTP/1.1 502")
+    kernel.run(f"%sky forward {number} --off")
 
 
 def origin(server: Server) -> str:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.utils import ensure_async
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
 from tornado.httputil import (
     HTTPHeaders,
+    HTTPInputError,
     HTTPMessageDelegate,
     RequestStartLine,
     ResponseStartLine,
@@ -37,18 +38,28 @@ _PIECE = 64 * 1024
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _READING = ("GET", "HEAD")
 
-# Headers about a single connection, not about the request or answer.
-_HOP_BY_HOP = {
-    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
-    *("te", "trailer", "transfer-encoding", "upgrade"),
-    "expect",  # Jupyter has answered that: the whole body is here
+# What the node gets to know. Others are about the user: cookies and tokens, and whatever a proxy
+# before Jupyter adds once it has let the user in.
+_OF_REQUESTS = {
+    *("accept", "accept-charset", "accept-encoding", "accept-language", "cache-control", "pragma"),
+    *("content-disposition", "content-encoding", "content-language", "content-type", "range"),
+    *("if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"),
+    *("last-event-id", "user-agent", "x-requested-with", "sec-websocket-extensions"),
+    *("sec-websocket-key", "sec-websocket-protocol", "sec-websocket-version"),
 }
-_OF_THE_USER = {"cookie", "authorization", "x-xsrftoken", "host", "origin", "referer"}
-# With these headers, a page could affect the rest of Jupyter, which has the same origin.
-_OF_JUPYTER = {
-    *("set-cookie", "clear-site-data", "strict-transport-security", "service-worker-allowed"),
-    *("access-control-allow-origin", "access-control-allow-credentials"),
+# What is about the answer alone. With others, a page could affect the rest of Jupyter, which has
+# the same origin, or a proxy before it: a web server sends files that an `X-Accel-Redirect` names.
+_OF_ANSWERS = {
+    *("accept-ranges", "age", "allow", "cache-control", "content-disposition", "content-encoding"),
+    *("content-language", "content-length", "content-location", "content-range", "content-type"),
+    *("content-security-policy", "cross-origin-embedder-policy", "cross-origin-opener-policy"),
+    *("cross-origin-resource-policy", "etag", "expires", "last-modified", "link", "location"),
+    *("permissions-policy", "pragma", "referrer-policy", "retry-after", "sourcemap", "vary"),
+    *("x-content-type-options", "x-frame-options"),
 }
+_OF_WEBSOCKETS = {"sec-websocket-accept", "sec-websocket-extensions", "sec-websocket-protocol"}
+# Headers that scripts of well-known pages send, and understand.
+_OF_FRAMEWORKS = ("grpc-", "hx-", "x-gradio-", "x-grpc-", "x-tensorboard-")
 
 
 _ENDED = (
@@ -58,6 +69,7 @@ _ENDED = (
 _MESSAGES = {
     403: "You may not see this page: log in to Jupyter again, and open it from there.",
     405: "This cannot be asked of a page.",
+    501: "A page of a node has no service worker: nothing of it stays in the browser.",
 }
 _OTHER = "That did not work; the server's log says why."
 
@@ -83,25 +95,34 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
 
     async def prepare(self) -> None:
         """Refuse users who are not logged in or authorized, and requests of other pages."""
-        is_page = self.request.method == "GET" and "text/html" in self._asked("Accept")
-        await ensure_async(super().prepare(_redirect_to_login=is_page))
-        if self._finished:
-            return
-        if not self.current_user:
-            if not is_page:
-                raise HTTPError(403)
+        await ensure_async(super().prepare())
+        if not self._finished and not self.current_user:
             authenticated(lambda handler: None)(self)
+        if self._finished:
             return
         may = self.authorizer.is_authorized(self, self.current_user, "execute", self.auth_resource)
         if not self._is_from_here() or not await ensure_async(may):
             raise HTTPError(403)
+        if self._asked("Service-Worker"):
+            raise HTTPError(501)
+
+    def get_login_url(self) -> str:
+        """Return where users log in, if this is what they see: parts of a page are refused."""
+        if not self._is_page:
+            raise HTTPError(403)
+        return str(super().get_login_url())
 
     async def get(self, cluster: str, name: str, path: str) -> None:
         """Pass on any request."""
+        query = _without_token(self.request.query)
+        if self._is_page and query != self.request.query:
+            # Scripts of the page can read its address. Jupyter has set a cookie by now.
+            self.redirect(self.request.path + (f"?{query}" if query else ""))
+            return
         # The original path: escapes in it are kept.
         self._path = self.request.path.split("/jupyter-sky/forward/", 1)[1].split("/", 2)[2]
         target = f"/{self._path}"
-        if query := _without_token(self.request.query):
+        if query:
             target += f"?{query}"
         try:
             way, self._there = await self._ways.open(self._context, cluster, name)
@@ -141,6 +162,11 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
         return str(self.request.headers.get(header, ""))
 
     @property
+    def _is_page(self) -> bool:
+        """Return whether the browser will show the answer, and not a part of another page."""
+        return self.request.method == "GET" and "text/html" in self._asked("Accept")
+
+    @property
     def _is_websocket(self) -> bool:
         return self._asked("Upgrade").lower() == "websocket"
 
@@ -162,7 +188,7 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
     def _headers_for(self, way: PageWay) -> HTTPHeaders:
         headers = HTTPHeaders()
         for name, value in self.request.headers.get_all():
-            if name.lower() not in _HOP_BY_HOP | _OF_THE_USER:
+            if _is_among(_OF_REQUESTS, name):
                 headers.add(name, value)
         headers["Host"] = way.host
         if self._asked("Origin"):
@@ -197,8 +223,8 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
     async def _begin(self, start: ResponseStartLine, headers: HTTPHeaders) -> None:
         self.set_status(start.code, start.reason)
         self.clear_header("Content-Type")
-        for name, value in self._kept(headers):
-            self.add_header(name, value)
+        for name, value in _kept(_OF_ANSWERS, headers):
+            self.add_header(name, self._location(value) if name == "Location" else value)
         await self._send()
 
     async def _go_on(self, data: bytes) -> None:
@@ -214,32 +240,28 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
         try:
             await there.write(_head(f"{start.method} {start.path} HTTP/1.1", headers))
             said = await there.read_until(b"\r\n\r\n", max_bytes=_LARGEST_HEAD)
-            first, _, rest = said.decode("latin-1").partition("\r\n")
-            code = parse_response_start_line(first).code
+            first, _, rest = said.decode("latin-1").partition("\n")
+            code = parse_response_start_line(first.rstrip("\r")).code
             answered = HTTPHeaders.parse(rest)
-        except (StreamClosedError, UnsatisfiableReadError, ValueError):
+        except (HTTPInputError, StreamClosedError, UnsatisfiableReadError, ValueError):
             raise HTTPError(502, _ENDED) from None
         if code != 101:
             raise HTTPError(code if 400 <= code < 600 else 502, _ENDED)
         shown = HTTPHeaders({"Connection": "Upgrade", "Upgrade": "websocket"})
-        for name, value in self._kept(answered):
+        for name, value in _kept(_OF_WEBSOCKETS, answered):
             shown.add(name, value)
         self._auto_finish = False
         here = self.detach()
         with contextlib.closing(here), contextlib.suppress(StreamClosedError):
-            await here.write(_head(first, shown))
+            await here.write(_head("HTTP/1.1 101 Switching Protocols", shown))
             await asyncio.gather(_pump(here, there), _pump(there, here))
-
-    def _kept(self, headers: HTTPHeaders) -> Iterator[tuple[str, str]]:
-        for name, value in headers.get_all():
-            if name.lower() == "location":
-                yield name, self._location(value)
-            elif name.lower() not in _HOP_BY_HOP | _OF_JUPYTER:
-                yield name, value
 
     def _location(self, value: str) -> str:
         """Return the target of a redirect as an address for the browser."""
-        parts = urlsplit(value)
+        try:
+            parts = urlsplit(value)
+        except ValueError:  # it is none: the browser says so
+            return value
         if parts.netloc not in ("", self._host) or not parts.path.startswith("/"):
             return value
         base = str(self.request.path).removesuffix(self._path)
@@ -277,14 +299,26 @@ class _Answer(HTTPMessageDelegate):  # type: ignore[misc, unused-ignore]
         self.is_whole = True
 
 
+def _is_among(names: Collection[str], name: str) -> bool:
+    return name.lower() in names or name.lower().startswith(_OF_FRAMEWORKS)
+
+
+def _kept(names: Collection[str], headers: HTTPHeaders) -> Iterator[tuple[str, str]]:
+    """Yield the headers of a node that a browser gets: none of them has an end of line in it."""
+    for name, value in headers.get_all():
+        if _is_among(names, name) and value.isprintable():
+            yield name, value
+
+
 def _head(first: str, headers: HTTPHeaders) -> bytes:
     lines = [first, *(f"{name}: {value}" for name, value in headers.get_all())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
 def _without_token(query: str) -> str:
-    """Return a query without Jupyter's token."""
-    return "&".join(part for part in query.split("&") if part.partition("=")[0] != "token")
+    """Return a query without Jupyter's token, however its name is escaped."""
+    parts = query.split("&")
+    return "&".join(each for each in parts if unquote_plus(each.partition("=")[0]) != "token")
 
 
 async def _pump(source: IOStream, target: IOStream) -> None:
