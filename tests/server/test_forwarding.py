@@ -384,6 +384,25 @@ def test_an_authorizer_is_asked(tmp_path: Path) -> None:
         assert server.fetch("jupyter-sky/forward/0a/demo/").status == 403
 
 
+BEFORE_2_13 = """
+from jupyter_server.base.handlers import JupyterHandler
+def prepare(self, prepare=JupyterHandler.prepare):
+    return prepare(self)
+JupyterHandler.prepare = prepare
+"""
+STRICT = "c.ServerApp.allow_unauthenticated_access = False"
+
+
+@pytest.mark.parametrize("config", [BEFORE_2_13, STRICT], ids=["an old one", "a strict one"])
+def test_another_server_asks_who_sees_a_page_as_well(tmp_path: Path, config: str) -> None:
+    with serve(tmp_path, config=config) as server:
+        page = "jupyter-sky/forward/0a/demo/"
+        assert server.fetch(page).status == 503
+        assert b"Password or token" in server.fetch(page, Accept="text/html").body
+        assert server.fetch(page, Accept="*/*").status == 403
+        assert websocket(server, page, Origin=origin(server)) == [403]
+
+
 def test_a_page_that_is_not_there_gets_a_sentence(server: Server, below: str) -> None:
     said = server.fetch(below.replace("/demo/", "/other/"))
     assert (said.status, said.body) == (503, b"that page is no longer shown.\n")
