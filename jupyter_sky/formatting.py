@@ -1,4 +1,4 @@
-"""Formatting for users: sizes, times, money, ranks, lists, tables, addresses without secrets."""
+"""Formatting for users: sizes, times, money, ranks, lists, tables, and text that may mean harm."""
 
 from __future__ import annotations
 
@@ -286,3 +286,34 @@ def printable(name: str) -> str:
         return name
     codes = (each if each.isprintable() else ascii(each)[1:-1] for each in name)
     return "".join(codes)
+
+
+# Colours, and what moves within a screen, as programs draw bars and tables.
+_DRAWING = r"\x1b\[(?:[\d;:]*[A-HJKm]|\?25[hl])"
+_ESCAPE = (
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+_COMMANDS = re.compile(rf"({_DRAWING})|{_ESCAPE}|[\x00-\x06\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_ESCAPES = re.compile(_ESCAPE)
+# Control characters, and those that change the direction of the text around them.
+_INVISIBLE = re.compile(
+    r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
+)
+
+
+def for_terminal(text: str) -> str:
+    """Return text of a node as a terminal may get it: with colours, and nothing that commands it.
+
+    A terminal does much that a sequence asks for: it writes into the clipboard, changes its title,
+    and types answers into the user's shell.
+    """
+    return _COMMANDS.sub(lambda found: found[1] or "", text)
+
+
+def plain(text: str) -> str:
+    """Return text on one line, without escape sequences and control characters."""
+    if text.isascii() and text.isprintable():  # the usual case
+        return " ".join(text.split())
+    return " ".join(_INVISIBLE.sub("", _ESCAPES.sub("", text)).split())

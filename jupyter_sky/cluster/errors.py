@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import format_ranks, format_some
+from jupyter_sky.formatting import for_terminal, format_ranks, format_some
 from jupyter_sky.transport.protocol.error_report import (
     MEMBERS,
     ChainedError,
@@ -94,7 +94,8 @@ class RemoteError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         # IPython asks for this: the user sees their own lines, not the frames that led here.
-        lines, summary = list(self.failures[0].error["traceback"]), _summary(self.failures)
+        lines = list(map(for_terminal, self.failures[0].error["traceback"]))
+        summary = _summary(self.failures)
         summary += filter(None, [self.place])
         if len(lines) == len(summary) == 1 and "\n" not in lines[0]:
             lines = ["; ".join(filter(None, [f"{lines[0]} ({summary[0]})", self.advice]))]
@@ -222,7 +223,7 @@ def remote_error(
     error = _new(first, may_be_group=not in_cell)
     error.args = tuple(first.error["args"])
     error.rank, error.host = first.rank, first.host
-    error.remote_traceback = "\n".join(first.error["traceback"])
+    error.remote_traceback = "\n".join(map(for_terminal, first.error["traceback"]))
     if "\n" in error.remote_traceback:  # more than the error itself
         error.__cause__ = RemoteTraceback(_COLOUR.sub("", error.remote_traceback))
     error.failures = tuple(failures)

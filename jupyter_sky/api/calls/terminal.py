@@ -6,17 +6,23 @@ import sys
 
 from jupyter_sky.api.calls.feeds import Feeder
 from jupyter_sky.api.display.displays import parts_of, publish, wants_safe
-from jupyter_sky.api.display.rank_output import OutputDecoder, gap, skipped_displays
+from jupyter_sky.api.display.rank_output import (
+    OutputDecoder,
+    TerminalDecoder,
+    gap,
+    skipped_displays,
+)
 from jupyter_sky.api.display.safe_display import left_out_notice, safe_parts
 from jupyter_sky.api.prompts.keyboard import has_keyboard
 from jupyter_sky.api.prompts.prompter import Prompter
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.run import say
 from jupyter_sky.cluster.runs.task import HangNotice, RunNotice
+from jupyter_sky.formatting import for_terminal
 from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.events import Display, Output
 
-_decoder = OutputDecoder()
+_decoder = OutputDecoder(TerminalDecoder())
 
 
 def follow(run: RunHandle, feeder: Feeder, timeout: float | None) -> None:
@@ -54,7 +60,7 @@ def _show(event: Display) -> None:
     shell = ipython.get_ipython() if ipython else None
     if not hasattr(shell, "kernel"):
         if text := data.get("text/plain"):
-            sys.stdout.write(f"{text}\n")
+            sys.stdout.write(f"{for_terminal(str(text))}\n")
         sys.stdout.flush()
         return
     if wants_safe(shell):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Hashable
 
-from jupyter_sky.formatting import format_bytes, format_count
+from jupyter_sky.formatting import for_terminal, format_bytes, format_count
 from jupyter_sky.transport.protocol.events import Display, Output
 
 
@@ -28,11 +29,37 @@ class StreamDecoder:
         return "".join(rest.decode(errors="replace") for rest in self._rest.values())
 
 
-class OutputDecoder:
-    """Decodes the output of ranks."""
+class TerminalDecoder(StreamDecoder):
+    """Decodes streams for a terminal, which they do not command; see `for_terminal`."""
 
     def __init__(self) -> None:
-        self._decoder = StreamDecoder()
+        super().__init__()
+        self._begun: dict[Hashable, str] = {}
+
+    def decode(self, stream: Hashable, data: bytes) -> str:
+        """Return the text of a piece, without a sequence that has begun and not ended."""
+        text = self._begun.pop(stream, "") + super().decode(stream, data)
+        if begun := _BEGUN.search(text):
+            self._begun[stream] = begun[0]
+            text = text[: begun.start()]
+        return for_terminal(text)
+
+
+# A long one is none: it is taken for text, behind its beginning.
+_BEGUN = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}|[\]PX^_][^\x07\x1b\x9c\n]{0,4096}\x1b?)?\Z")
+
+
+class OutputDecoder:
+    """Decodes the output of ranks.
+
+    Parameters
+    ----------
+    decoder
+        Decodes each of their streams.
+    """
+
+    def __init__(self, decoder: StreamDecoder | None = None) -> None:
+        self._decoder = decoder or StreamDecoder()
 
     def decode(self, event: Output) -> str:
         """Return the text of an event."""

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from jupyter_sky.api.display.rank_output import StreamDecoder
+from jupyter_sky.api.display.rank_output import StreamDecoder, TerminalDecoder
 from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.rank_log import LogEntry, LogPart
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
+from jupyter_sky.formatting import for_terminal
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.validation import choose_ranks
@@ -183,12 +184,12 @@ class _Printer(Protocol):
 
 
 class _PlainPrinter:
-    """Prints the output of one rank unchanged."""
+    """Prints the output of one rank: unchanged, unless a terminal would take it for commands."""
 
     def __init__(self, rank: int, asked: int | None) -> None:
         self._rank = rank
         self._asked = asked
-        self._decoder = StreamDecoder()
+        self._decoder = TerminalDecoder() if sys.stdout.isatty() else StreamDecoder()
 
     def left_out(self, size: int, lines: int) -> None:
         if size and (self._asked is None or lines < self._asked):
@@ -229,7 +230,8 @@ class _LabelledPrinter:
     def _write(self, rank: int, line: bytes) -> None:
         # Bars of several ranks would overwrite each other, so only the last state of each is shown.
         text = _last_state(line).removesuffix(b"\r").decode(errors="replace")
-        sys.stdout.write(f"{rank:>{self._width}} │ {text}\n")
+        shown = for_terminal(text) if sys.stdout.isatty() else text
+        sys.stdout.write(f"{rank:>{self._width}} │ {shown}\n")
 
 
 def _last_state(line: bytes) -> bytes:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from jupyter_sky.cluster.comparison.table import NameRow
-from jupyter_sky.formatting import aligned, format_bytes, format_ranks
-from jupyter_sky.notebook.panel.static_view import plain
+from jupyter_sky.formatting import aligned, format_bytes, format_ranks, plain
 
 _HEAD = ("name", "type", "shape", "dtype", "device", "size", "ranks")
 

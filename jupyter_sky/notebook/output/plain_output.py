@@ -6,7 +6,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jupyter_sky.api.display.rank_output import OutputDecoder, gap, skipped_displays
+from jupyter_sky.api.display.rank_output import (
+    OutputDecoder,
+    TerminalDecoder,
+    gap,
+    skipped_displays,
+)
 from jupyter_sky.cluster.snapshot import KeptOutput
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.output.inplace_lines import FinalLines
@@ -51,7 +56,7 @@ class PlainOutput:
         self._size, self._has_dropped = 0, False
         # The last line of each stream, or its bars, until something follows below.
         self._last: dict[_Stream, FinalLines] = {}
-        self._decoder = OutputDecoder()
+        self._decoder = OutputDecoder(TerminalDecoder())
         self._clears_next: set[int] = set()  # ranks that clear when they show something more
 
     @property

@@ -11,8 +11,14 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.api.display.displays import parts_of, publish
-from jupyter_sky.api.display.rank_output import OutputDecoder, gap, skipped_displays
+from jupyter_sky.api.display.rank_output import (
+    OutputDecoder,
+    TerminalDecoder,
+    gap,
+    skipped_displays,
+)
 from jupyter_sky.api.display.safe_display import left_out_notice, safe_parts
+from jupyter_sky.formatting import for_terminal
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.output.bottom_line import BottomLine
 from jupyter_sky.notebook.output.fitted_line import FittedLine
@@ -59,11 +65,11 @@ class Renderer:
         self._kept = RankOutputs()  # in a notebook
         self._last_stream: Any = None
         self._width = label_width(ranks)
-        self._decoder = OutputDecoder()
         self._unfinished: dict[tuple[int, str], str] = {}
         self._lines: dict[tuple[int, str], FinalLines] = {}  # of several ranks
         self._drawn: dict[tuple[int, str], float] = {}  # when something was last added to these
         self._bottom = None if hasattr(shell, "kernel") else BottomLine()
+        self._decoder = OutputDecoder(TerminalDecoder() if self._bottom else None)
         self._fitted: dict[str, FittedLine] = {}  # of one rank in a terminal
         self._bars: dict[str, InPlaceLines] = {}
         self._floods: dict[tuple[int, str], FloodEnd] = {}
@@ -288,6 +294,8 @@ class Renderer:
             sys.stdout.write(skipped_displays(event, typed_command()))
             self.flush()
         place, data, metadata = parts_of(event)
+        if self._bottom and "text/plain" in data:
+            data = {**data, "text/plain": for_terminal(str(data["text/plain"]))}
         if self._width and data.keys() == {"text/plain"}:
             text = str(data["text/plain"])
             lines = [f"{self._label(event.rank)}{line}" for line in text.splitlines()]

@@ -5,7 +5,6 @@ It may be read long after it was made, so it has nothing of a running run that c
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -25,18 +24,10 @@ from jupyter_sky.formatting import (
     format_count,
     format_elapsed,
     format_ranks,
+    plain,
 )
 from jupyter_sky.notebook.panel import static_curves
 
-_ESCAPE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
-    r"|\x1b[ -/]*[0-~]?"
-)
-# Control characters, and those that change the direction of the text around them.
-_INVISIBLE = re.compile(
-    r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
-)
 _STATES = {
     RunState.WAITING: "… waiting for its turn",
     RunState.RUNNING: "▸ running since",
@@ -176,10 +167,3 @@ def _mark(rank: RankView) -> str:
     if rank["began_empty"]:
         return "began empty"
     return "another rank failed" if rank["outcome"] == RankOutcome.RELEASED else ""
-
-
-def plain(text: str) -> str:
-    """Return text on one line, without escape sequences and control characters."""
-    if text.isascii() and text.isprintable():  # the usual case
-        return " ".join(text.split())
-    return " ".join(_INVISIBLE.sub("", _ESCAPE.sub("", text)).split())

@@ -212,6 +212,22 @@ def test_an_answer_without_what_was_asked_for_names_the_node(op: str) -> None:
     asyncio.run(scenario())
 
 
+def test_a_refusal_is_a_sentence_and_no_command_for_a_terminal() -> None:
+    async def scenario() -> None:
+        requests = Requests()
+        asked = requests.ask(None, None, "read")
+        number = requests.new_number() - 1
+        waiting = asyncio.ensure_future(requests.wait_for(number, asked))
+        await asyncio.sleep(0)
+        requests.on_answer({"re": number, "error": "no\x1b]52;c;ZXZpbA==\x07\n\x9b6n" + "!" * 9999})
+        with pytest.raises(SkyError) as caught:
+            await waiting
+        assert str(caught.value).startswith("no !!!")
+        assert len(str(caught.value)) <= 2000
+
+    asyncio.run(scenario())
+
+
 def test_what_many_are_asked_for_is_sent_again_as_a_whole() -> None:
     async def scenario() -> None:
         requests, answers = Requests(), Answers[str](pytest.fail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tracemalloc
 
 import pytest
@@ -60,3 +61,37 @@ def test_characters_are_whole_however_two_streams_alternate(
         as_json.print(entry)
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["text"] for each in said] == ["", "a warning ", "é\n", "é\n"]
+
+
+HARM = {
+    "the clipboard": "\x1b]52;c;ZXZpbA==\x07",
+    "the clipboard in two parts": "\x1b]52;c;ZXZ|pbA==\x1b|\\",
+    "the title": "\x1b]0;evil\x1b\\",
+    "a question to the terminal": "\x1b[|6n\x1b[c\x1b[>q\x1bZ\x05",
+    "an 8-bit sequence": "\x9b6n\x9d52;c;ZXZp\x9c",
+    "a mode": "\x1b[?1000h\x1b[?2004l\x1b[?1049h\x1b[!p",
+    "a reset": "\x1b|c\x1b(0\x0e",
+    "a device": '\x1bP$q"p\x1b\\\x1b_Gi=1\x1b\\\x1b^x\x1b\\\x1b[5i',
+    "a sequence in a sequence": "\x1b\x1b[6n\x1b[\x1b[6n",
+    "none that ends": "\x1b]52;c;",
+}
+
+
+@pytest.mark.parametrize("what", HARM)
+@pytest.mark.parametrize("ranks", [[0], [0, 1]], ids=["one", "several"])
+def test_a_terminal_is_not_commanded_by_what_ranks_print(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    ranks: list[int],
+) -> None:
+    def printed() -> str:
+        printer = logs._LabelledPrinter(ranks) if len(ranks) > 1 else logs._PlainPrinter(0, None)
+        for piece in (b"\x1b[1;31mred\x1b", b"[0m ", *HARM[what].encode().split(b"|"), b"\nend\n"):
+            printer.print(LogEntry(0, 1000.0, piece))
+        printer.finish()
+        return capsys.readouterr().out.replace("0 \u2502 ", "")
+
+    assert printed() == f"\x1b[1;31mred\x1b[0m {HARM[what].replace('|', '')}\nend\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert printed().replace("52;c;\n", "\n") == "\x1b[1;31mred\x1b[0m \nend\n"

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.errors import ClusterLost, NoConnection, RanksBusy, SkyError
-from jupyter_sky.formatting import format_duration, format_time_ago
+from jupyter_sky.formatting import format_duration, format_time_ago, plain, shortened
 from jupyter_sky.providers.base import AgentGone, MachineGone, MachineStopped
 from jupyter_sky.transport.frames import Message, ProtocolError, SharedFields, encode
 
@@ -30,6 +30,7 @@ LOOK_LINK_WITHIN = 2.0
 
 _AWAY = 30.0  # seconds after which an agent takes a silent notebook to be gone
 _NEVER = math.inf
+_LONGEST_REFUSAL = 2000  # characters
 _EARLY = 0.001  # seconds by which a timer may be early
 _LOOK_EVERY = 5.0  # seconds, while a request has a limit
 _STOOD_STILL = 2.0  # seconds by which a timer is late where this process was suspended, or busy
@@ -113,7 +114,8 @@ def end_of_agent(gone: AgentGone, heard: float) -> tuple[str, bool]:
 
 def refusal(answer: Message) -> SkyError:
     """Return the error of a request that was refused."""
-    return (RanksBusy if answer.get("busy") else SkyError)(answer["error"])
+    said = shortened(plain(answer["error"]), _LONGEST_REFUSAL)
+    return (RanksBusy if answer.get("busy") else SkyError)(said)
 
 
 def malformed(name: str, op: str) -> SkyError:
