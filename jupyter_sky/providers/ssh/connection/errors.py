@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import for_terminal
 
 if TYPE_CHECKING:
     import paramiko
@@ -33,7 +34,8 @@ class CommandError(HostError):
     @classmethod
     def of_end(cls, status: int, lines: Sequence[str]) -> CommandError:
         """Return the error of a command that has printed these lines."""
-        return cls("\n".join(lines[-_MOST_LINES:]) or f"a command ended with status {status}")
+        said = "\n".join(map(for_terminal, lines[-_MOST_LINES:]))
+        return cls(said or f"a command ended with status {status}")
 
     @classmethod
     def of_silence(cls, seconds: float) -> CommandError:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jupyter_sky.formatting import plain
 from jupyter_sky.providers.ssh.connection.errors import HostError, runs_nothing
 from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 
@@ -186,9 +188,28 @@ def gather_facts(connection: HostShell, code: str = "") -> HostFacts:
         If it cannot be a node.
     """
     script = f"within={NVIDIA_WITHIN}\ncode={code}\n{_SCRIPT}"
-    rows = [row.split("\t", 1) for row in connection.run(script).splitlines() if "\t" in row]
+    rows = [row.partition("\t") for row in connection.run(script).splitlines() if "\t" in row]
+    try:
+        return _read([(name, value) for name, _, value in rows])
+    except (KeyError, ValueError):
+        raise HostError(
+            "it does not say what it is asked: does a file that its shell reads first, like "
+            "~/.bashrc, print something, or is a program like awk or nproc another one there?"
+        ) from None
+
+
+def _read(rows: Sequence[tuple[str, str]]) -> HostFacts:
+    """Return the facts that a host has said, by their names.
+
+    Raises
+    ------
+    HostError
+        If it cannot be a node.
+    KeyError, ValueError
+        If these are none.
+    """
     said = {name: value for name, value in rows if name != "gpu"}
-    listed = [value for name, value in rows if name == "gpu"]
+    listed = [plain(value) for name, value in rows if name == "gpu"]
     # What is wrong with a driver is among them, in words: nvidia-smi prints that, too.
     taken = [int(value) for name, value in rows if name == "taken"]
     gpus = [found.groups() for each in listed if (found := _GPU.fullmatch(each))]
@@ -196,6 +217,8 @@ def gather_facts(connection: HostShell, code: str = "") -> HostFacts:
         raise HostError(runs_nothing("it did not say its system"))
     if said["system"] != "Linux":
         raise HostError(f"nodes need Linux, and it runs {said['system']}")
+    if not all(value.isprintable() for value in said.values()):
+        raise ValueError
     return HostFacts(
         system=said["system"],
         machine=said["machine"],

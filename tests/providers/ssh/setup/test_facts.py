@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
-from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.doctor import diagnose
 from jupyter_sky.providers.ssh.setup import facts as setup_facts
@@ -56,6 +57,43 @@ def facts(host: Host) -> HostFacts:
         return gather_facts(connection)
     finally:
         connection.close()
+
+
+class Liar(SSHConnection):
+    """A host in other hands, which says what the test wants."""
+
+    said = ""
+
+    def run(self, *args: Any, **options: Any) -> str:
+        return self.said
+
+
+SAID = (
+    "system\tLinux\nmachine\tx86_64\nuser\t0\numask\t0022\nhome\t/root\nruntime\t/tmp/sky\n"
+    "cache\t/root/.cache\ncpus\t4\nmemory\t1\nshared\t1\nrefused\t\ndisk\t1\nloose\t\nuv\t\n"
+    "address\t10.0.0.1\n"
+)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["user\tnobody", "umask\t9", "cpus\tmany", "taken\tx", "home\t/root\x1b]52;c;ZXZpbA==\x07"],
+)
+def test_what_is_no_fact_is_refused(wrong: str) -> None:
+    connection = Liar(parse_one("liar"))
+    connection.said = SAID
+    assert gather_facts(connection).cpus == 4
+    connection.said = f"{SAID}{wrong}\n"
+    with pytest.raises(HostError, match="does not say what it is asked"):
+        gather_facts(connection)
+    connection.said = "system\tLinux\n"
+    with pytest.raises(HostError, match="does not say what it is asked"):
+        gather_facts(connection)
+
+
+def test_what_a_command_has_printed_commands_no_terminal() -> None:
+    error = CommandError.of_end(1, ["\x1b]0;evil\x07no \x1b[31mroom\x1b[0m"])
+    assert str(error) == "no \x1b[31mroom\x1b[0m"
 
 
 def test_gpus_are_those_that_the_driver_shows(host: Host, client: Path) -> None:
