@@ -204,6 +204,32 @@ def test_a_node_speaks_for_its_own_ranks_only(
         cells.cluster.down()
 
 
+def test_a_node_has_samples_of_its_own_ranks_only(
+    pair: Cells, again: Callable[[Cells], Cells]
+) -> None:
+    with taken_over(pair.cluster, 1) as node:
+        pair.cluster.close()
+        cells = again(pair)
+        wait = "import time\nwhile True: time.sleep(0.01)"
+        run = cells.start(wait)
+        try:
+            until(lambda: all(rank.run for rank in cells.cluster.state.ranks))
+
+            def lie(message: dict[str, Any]) -> dict[str, Any]:
+                if "number" not in message:
+                    return message
+                both = [{**each, "rank": rank} for each in message["ranks"] for rank in (0, 1)]
+                return {**message, "ranks": both}
+
+            node.change = lie
+            profile = cells.cluster.profiler.profile(0.2, [0, 1])
+            assert [each.rank for each in profile.ranks] == [0, 1]
+        finally:
+            run.stop()
+            run.follow()
+            cells.cluster.down()
+
+
 def test_no_node_sets_variables_of_others(
     new: Callable[..., Cells], again: Callable[[Cells], Cells]
 ) -> None:

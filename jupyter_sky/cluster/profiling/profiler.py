@@ -167,10 +167,13 @@ class Profiler:
 
 
 async def _ask(connection: Connection, op: str, **fields: object) -> ProfileAnswer | None:
+    """Return what a node says of its own ranks; ``None`` if it does not answer."""
     try:
         answer = await connection.request(
             op, within=_ANSWER_WITHIN, link_within=LOOK_LINK_WITHIN, **fields
         )
     except SkyError:
         return None
-    return cast(ProfileAnswer, answer)
+    said = cast(ProfileAnswer, answer)
+    own = [each for each in said["ranks"] if each["rank"] in connection.ranks]
+    return {"number": said["number"], "ranks": own}
