@@ -34,7 +34,7 @@ from jupyter_sky.transport.protocol.events import (
     decode_event,
 )
 from jupyter_sky.transport.protocol.inspection import RankUsage
-from jupyter_sky.transport.protocol.shape import check_for
+from jupyter_sky.transport.protocol.shape import LARGEST, Size, Time, check_for
 
 VALUE: Packed = {
     "stream": b"x",
@@ -143,3 +143,14 @@ def test_what_a_rank_uses() -> None:
         assert not fits([usage, {**usage, **wrong}])
     assert not fits([{"rank": 0}])
     assert not fits({"rank": 0})
+
+
+def test_a_number_is_in_its_range() -> None:
+    fits = check_for(list[Size | None])
+    assert fits([0, None, LARGEST])
+    for wrong in (-1, LARGEST + 1, 1.0, "1"):
+        assert not fits([0, wrong])
+    is_time = check_for(Time)
+    assert is_time(0) and is_time(1.5)
+    for wrong in (-0.1, 1e308, float("nan"), float("inf"), None):
+        assert not is_time(wrong)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict
 
+from jupyter_sky.transport.protocol.shape import Size
+
 
 class SeenFrame(TypedDict):
     """A call on the stack of a rank.
@@ -195,9 +197,9 @@ class SeenName(TypedDict):
     shape: str
     dtype: str
     device: str
-    size: int | None
+    size: Size | None
     digest: str
-    parts: int
+    parts: Size
 
 
 class SeenPart(TypedDict):
@@ -248,7 +250,7 @@ class LookedRank(TypedDict):
     state: Literal["answered", "busy", "silent"]
     trouble: str
     names: list[SeenName]
-    more: int
+    more: Size
     parts: list[SeenPart]
     numbers: bytes
     sampled: bool
@@ -276,7 +278,7 @@ class RankUsage(TypedDict):
     rank: int
     line: str
     utilisation: float | None
-    memory: tuple[int, int] | None
+    memory: tuple[Size, Size] | None
 
 
 class RankHistory(TypedDict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 from jupyter_sky.transport.protocol.inspection import SeenFrame
+from jupyter_sky.transport.protocol.shape import Size
 
 Activity = Literal["compute", "communication", "data", "waiting", "outside", "beside"]
 """What a rank did when it was looked at: it counts, or does something with a collective, loads
@@ -35,10 +36,10 @@ class SampledStack(TypedDict):
         Its calls, the innermost first, as indices into the list of frames beside it.
     """
 
-    count: int
+    count: Size
     activity: Activity
     thread: str
-    frames: list[int]
+    frames: list[Size]
 
 
 class SampleFields(TypedDict):
@@ -54,11 +55,11 @@ class SampleFields(TypedDict):
         How many samples had a stack for which there was no room.
     """
 
-    asked: int
-    came: int
+    asked: Size
+    came: Size
     frames: list[SeenFrame]
     stacks: list[SampledStack]
-    dropped: int
+    dropped: Size
 
 
 class SampleCommand(TypedDict):
@@ -260,5 +261,5 @@ class RecordedAnswer(TypedDict):
     """A part of a recording, its total size (0 if there is none), and the node's clock in ns."""
 
     data: bytes
-    size: int
+    size: Size
     clock: int

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypedDict
 
+from jupyter_sky.transport.protocol.shape import Size
+
 MARKER = "checkpoint.json"
 """The file that says which save of a checkpoint holds."""
 
@@ -89,8 +91,8 @@ class WrittenVolume(TypedDict):
 
     url: str
     path: str
-    files: int
-    size: int
+    files: Size
+    size: Size
     left: list[str]
     trouble: str
 
@@ -121,11 +123,11 @@ class VolumeState(TypedDict):
     url: str
     path: str
     read_only: bool
-    limit: int
-    files: int
-    size: int
-    here: int
-    fetched: int
+    limit: Size
+    files: Size
+    size: Size
+    here: Size
+    fetched: Size
     unwritten: list[str]
 
 
