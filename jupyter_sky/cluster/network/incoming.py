@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict, cast
 
 import jupyter_sky
+from jupyter_sky.formatting import for_terminal
 from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
@@ -177,10 +178,44 @@ _ANSWERS: Mapping[str, type] = {
 _IS_ANSWER = {op: check_for(answer) for op, answer in _ANSWERS.items()}
 
 
+_TOLD = frozenset(
+    {
+        *("connect_to_test_ports", "end_peers", "inspect", "install", "installing", "look"),
+        *("mount", "pass_on", "profile", "reach", "take_profile", "volumes", "write_back"),
+    }
+)
+"""Requests whose answers have text that the user is shown, and none that stands for something."""
+
+_SENTENCES = ("reason", "tail")  # fields of events
+_DEEPEST = 6  # lists and fields around a text that is used
+
+
 def is_answer(op: str, message: Message) -> bool:
     """Return whether a message is an answer to a request; any request may be refused."""
     check = _is_refused if "error" in message else _IS_ANSWER.get(op)
     return check is None or check(message)
+
+
+def as_told(op: str, answer: Message) -> Message:
+    """Return a checked answer whose text commands no terminal."""
+    told: Message = _for_terminal(answer, _DEEPEST) if op in _TOLD else answer
+    return told
+
+
+def _for_terminal(value: Any, deepest: int) -> Any:
+    if isinstance(value, str):
+        return value if value.isprintable() else for_terminal(value)
+    if isinstance(value, dict) and deepest:
+        return {key: _for_terminal(each, deepest - 1) for key, each in value.items()}
+    if isinstance(value, list) and deepest:
+        return [_for_terminal(each, deepest - 1) for each in value]
+    return value
+
+
+def event_as_told(event: Message) -> Message:
+    """Return an event in which the sentences command no terminal, before it is checked."""
+    sentences = {name: _for_terminal(event[name], 0) for name in _SENTENCES if name in event}
+    return {**event, **sentences} if sentences else event
 
 
 def welcome(message: Message) -> Welcome:

@@ -15,7 +15,7 @@ from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.errors import SkyError
-from jupyter_sky.formatting import for_terminal, format_list, plain, without_secrets
+from jupyter_sky.formatting import format_list, plain, without_secrets
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.packages import as_sent, check_secrets, package_name, sources
 from jupyter_sky.providers.progress import Preparation, Step
@@ -130,7 +130,7 @@ def _check(answers: Mapping[Connection, InstallAnswer], wanted: Sequence[str]) -
     where = "" if len(names) == len(answers) else f" on {format_list(names)}"
     raise SkyError(
         f"{what} could not be installed{where}, and nothing was changed: "
-        f"{for_terminal(without_secrets(trouble))}."
+        f"{without_secrets(trouble)}."
     )
 
 

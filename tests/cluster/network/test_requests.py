@@ -228,6 +228,44 @@ def test_a_refusal_is_a_sentence_and_no_command_for_a_terminal() -> None:
     asyncio.run(scenario())
 
 
+EVIL = "\x1b]52;c;ZXZpbA==\x07"
+
+
+def test_what_nodes_tell_the_user_commands_no_terminal() -> None:
+    frame = {"place": EVIL, "line": 1, "function": "f", "text": f"{EVIL}x = 1", "own": True}
+    rank = {"rank": 0, "run": None, "ended": None, "answered": "itself", "frames": [frame]}
+    rank |= {"collectives": [], "recent": [], "children": []}
+    volume = {"url": EVIL, "path": EVIL, "files": 1, "size": 1, "left": [EVIL], "trouble": EVIL}
+    told: dict[str, Message] = {
+        "inspect": {"seen": [rank]},
+        "install": {"installed": [EVIL], "trouble": f"no{EVIL}\n\x1b[31mroom", "lacks": None},
+        "write_back": {"volumes": [volume]},
+        "reach": {"failed": {1: EVIL}},
+    }
+    # A name and a value of a node are what they are.
+    data: dict[str, Message] = {
+        "find": {
+            "files": [{"path": EVIL, "name": EVIL, "size": 1, "changed": 1, "mode": 0}],
+            **{"missing": [], "has_more": False, "links_out": []},
+        },
+        "variables": {"variables": {"A": EVIL}},
+    }
+
+    async def answer(op: str, said: Message) -> Message:
+        requests = Requests()
+        asked = requests.ask(None, None, op)
+        requests.on_answer({"re": 1, **said})
+        return await asked
+
+    for op, said in told.items():
+        assert "]52;c" not in repr(asyncio.run(answer(op, said)))
+    assert asyncio.run(answer("install", told["install"]))["trouble"] == "no\n\x1b[31mroom"
+    for op, said in data.items():
+        assert asyncio.run(answer(op, said)).items() >= said.items()
+    ended = {"event": "ending", "reason": f"because{EVIL}", "whole": True}
+    assert incoming.event_as_told(ended)["reason"] == "because"
+
+
 def test_what_many_are_asked_for_is_sent_again_as_a_whole() -> None:
     async def scenario() -> None:
         requests, answers = Requests(), Answers[str](pytest.fail)

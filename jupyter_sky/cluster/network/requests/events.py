@@ -77,7 +77,7 @@ class Events:
         if message["event"] == "ranks_done":
             self._take_ends(self._reader.read(message), message["ranks"])
         elif message["event"] != "run_began" or message.get("run") != self.posted:
-            self._take(decode_event(message))
+            self._take(decode_event(incoming.event_as_told(message)))
 
     def _take_ends(self, events: Sequence[RankDone], ranks: Sequence[int]) -> None:
         if not self.ranks.issuperset(ranks):

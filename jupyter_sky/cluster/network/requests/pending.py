@@ -229,7 +229,7 @@ class PendingRequests:
         if pending is None or pending.answer.done():
             return
         if incoming.is_answer(pending.op, message):
-            pending.answer.set_result(message)
+            pending.answer.set_result(incoming.as_told(pending.op, message))
         else:
             pending.answer.set_exception(malformed(self._name(), pending.op))
 
