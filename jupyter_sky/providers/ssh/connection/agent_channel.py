@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from jupyter_sky.formatting import format_bytes
+from jupyter_sky.formatting import for_terminal, format_bytes
 from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.ssh.connection.channel_socket import read
 from jupyter_sky.providers.ssh.connection.errors import HostError
@@ -74,7 +74,7 @@ def await_bridge(channel: paramiko.Channel) -> None:
         channel.settimeout(None)
         return
     status = channel.recv_exit_status()
-    said = read(channel.recv_stderr).decode(errors="replace").strip()
+    said = for_terminal(read(channel.recv_stderr).decode(errors="replace")).strip()
     if status == NO_AGENT:
         raise AgentGone(said, float(up[1]) if (up := _UP_FOR.search(said)) else None)
     raise HostError(f"the bridge to its agent did not start: {said or status}")

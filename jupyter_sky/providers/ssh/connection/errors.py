@@ -25,7 +25,10 @@ _MOST_LINES = 12
 
 
 class HostError(SkyError):
-    """A host cannot be used."""
+    """A host cannot be used; what it says itself of that commands no terminal."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(for_terminal(reason))
 
 
 class CommandError(HostError):
@@ -34,8 +37,7 @@ class CommandError(HostError):
     @classmethod
     def of_end(cls, status: int, lines: Sequence[str]) -> CommandError:
         """Return the error of a command that has printed these lines."""
-        said = "\n".join(map(for_terminal, lines[-_MOST_LINES:]))
-        return cls(said or f"a command ended with status {status}")
+        return cls("\n".join(lines[-_MOST_LINES:]) or f"a command ended with status {status}")
 
     @classmethod
     def of_silence(cls, seconds: float) -> CommandError:

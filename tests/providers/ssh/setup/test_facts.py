@@ -92,8 +92,9 @@ def test_what_is_no_fact_is_refused(wrong: str) -> None:
 
 
 def test_what_a_command_has_printed_commands_no_terminal() -> None:
-    error = CommandError.of_end(1, ["\x1b]0;evil\x07no \x1b[31mroom\x1b[0m"])
-    assert str(error) == "no \x1b[31mroom\x1b[0m"
+    said = "\x1b]0;evil\x07no \x1b[31mroom\x1b[0m"
+    for error in (CommandError.of_end(1, [said]), HostError(said)):
+        assert str(error) == "no \x1b[31mroom\x1b[0m"
 
 
 def test_gpus_are_those_that_the_driver_shows(host: Host, client: Path) -> None:
