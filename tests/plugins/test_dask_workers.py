@@ -118,3 +118,31 @@ def test_tasks_are_not_told_the_place_of_their_rank_in_its_process_group() -> No
         assert all(None not in place for place in of_ranks)
         of_tasks = pool.dask().run(place_in_the_group)
         assert list(of_tasks.values()) == [[None] * len(NAMES)] * 2
+
+
+def folders_of_dask(pool: sky.ComputePool) -> list[Path]:
+    """Where Dask's processes write."""
+    client = pool.dask()
+    of_workers = client.run(lambda dask_worker: dask_worker.local_directory)
+    of_scheduler = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.local_directory)
+    return [Path(each) for each in (*of_workers.values(), of_scheduler)]
+
+
+def test_what_dask_writes_is_where_no_other_user_can_and_ends_with_its_cluster() -> None:
+    """Workers unpickle what they have written; anybody can make Dask's usual folder first."""
+    with sky.ComputePool(nodes=2, plugins=[sky.plugins.dask()]) as pool:
+        found = folders_of_dask(pool)
+        for folder in found:
+            private = [each for each in folder.parents if each.stat().st_mode & 0o077 == 0]
+            assert private, f"others can replace {folder}"
+            above = folder.parents[: folder.parents.index(private[-1]) + 1]
+            assert {each.stat().st_uid for each in above} == {os.getuid()}
+    assert not [each for each in found if each.exists()]
+
+
+def test_dask_writes_where_its_own_configuration_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASK_TEMPORARY_DIRECTORY", str(tmp_path))
+    with sky.ComputePool(nodes=1, plugins=[sky.plugins.dask()]) as pool:
+        assert all(each.is_relative_to(tmp_path) for each in folders_of_dask(pool))

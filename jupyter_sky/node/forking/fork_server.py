@@ -315,6 +315,7 @@ class ForkServer:
         environment.protect({**self._spec.env, **request["env"]})
         os.environ[RANK_PID] = str(os.getpid())
         os.environ["JUPYTER_SKY_LOG_FD"] = str(log)
+        os.environ["JUPYTER_SKY_FOLDER"] = str(self._folder)
         _enter(self._spec.cwd)
         sys.argv = [""]  # a script that parses its arguments must not see those of the fork server
         draw_seeds()

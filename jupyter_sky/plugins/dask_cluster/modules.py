@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -214,5 +213,5 @@ def _reload_edited(digests: Mapping[str, str]) -> None:
 def _work_dir() -> Any:
     """Return a folder of this process; Dask removes it at the end, or when it next starts here."""
     space: Any = WorkSpace  # without types
-    base = dask.config.get("temporary-directory") or tempfile.gettempdir()
-    return space(str(Path(base) / "dask-scratch-space")).new_work_dir(prefix="modules-")
+    base = Path(dask.config.get("temporary-directory"))  # set by `servers`, or the user
+    return space(str(base / "dask-scratch-space")).new_work_dir(prefix="modules-")

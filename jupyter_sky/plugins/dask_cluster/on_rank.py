@@ -179,6 +179,7 @@ def _settings(
         "concurrency": options.concurrency,
         "memory": options.memory or 0,
         "beside": max(1, beside),
+        "folder": os.environ["JUPYTER_SKY_FOLDER"],
         "sys_path": list(sys.path),
         "python_path": os.environ.get("PYTHONPATH"),
     }

@@ -88,6 +88,9 @@ def make(settings: ProcessSettings) -> Scheduler | Worker:
     shown = Credentials(settings["authority"], settings["certificate"], settings["key"], ())
     made: Any = Security  # without types
     secure = made(**security(shown, settings["role"]))
+    # In the folder that Dask has by default, another user could exchange what it reads back.
+    if dask.config.get("temporary-directory") is None:
+        dask.config.set({"temporary-directory": settings["folder"]})
     if settings["role"] == "scheduler":
         # Leave out the page of Dask that proxies requests to other addresses.
         routes = dask.config.get("distributed.scheduler.http.routes")

@@ -80,6 +80,8 @@ class ProcessSettings(TypedDict):
         Bytes; 0 for its share of what the machine, or the container, has.
     beside
         Among how many workers that is divided.
+    folder
+        The folder of the node, which is private and removed with it: what Dask writes goes there.
     sys_path, python_path
         Its import paths, and its ``PYTHONPATH``.
     """
@@ -96,6 +98,7 @@ class ProcessSettings(TypedDict):
     concurrency: int
     memory: int
     beside: int
+    folder: str
     sys_path: list[str]
     python_path: str | None
 
