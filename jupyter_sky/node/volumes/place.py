@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -74,7 +75,8 @@ def make_place(path: Path, note: Mapping[str, Any]) -> tuple[HeldFolder, str]:
     made: list[Path] = []
     known = ""
     try:
-        former = [each for each in note_places(path) if each.exists()]
+        # Where others can write, they could write a note, too, on files that are not of a volume.
+        former = [each for each in note_places(path) if _is_own(each)]
         for each in former:
             _refuse_if_kept(path, each)
         if path.is_dir() and any(path.iterdir()):
@@ -93,6 +95,8 @@ def make_place(path: Path, note: Mapping[str, Any]) -> tuple[HeldFolder, str]:
             made.append(each)
         if path.exists() and not path.is_dir():
             raise FileExistsError
+        if path.exists():
+            _check_may_use(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         # First: only who is not refused makes the folder, and so removes it.
         written = _write_note(path, json.dumps({**note, "host": os.uname().nodename}))
@@ -105,6 +109,7 @@ def make_place(path: Path, note: Mapping[str, Any]) -> tuple[HeldFolder, str]:
     except (FileExistsError, NotADirectoryError):
         raise VolumeError(f"there is a file at {path}: choose another path") from None
     except OSError as error:
+        _remove_made(made)
         raise VolumeError(
             f"{path} cannot be made ({error.strerror}): choose a path that you may write on "
             "the node, like ~/data"
@@ -122,10 +127,42 @@ def remove_place(path: Path, kept: Collection[Path], folder: HeldFolder) -> None
             link.unlink()
     _remove_empty(path)
     if not kept:
-        for each in folder.made:
-            with contextlib.suppress(OSError):
-                each.rmdir()
+        _remove_made(folder.made)
     folder.release()
+
+
+def _remove_made(made: Sequence[Path]) -> None:
+    """Remove folders that were created for a volume, innermost first, unless others use them."""
+    for each in made:
+        with contextlib.suppress(OSError):
+            each.rmdir()
+
+
+def _check_may_use(path: Path) -> None:
+    """Refuse a folder that was there before if its owner could exchange the files of the volume.
+
+    Raises
+    ------
+    VolumeError
+        If it belongs to another user than the administrator.
+    PermissionError
+        If this user may not write in it.
+    """
+    if path.stat().st_uid not in (os.geteuid(), 0):
+        raise VolumeError(
+            f"{path} belongs to another user, who could change what is in it: choose a path that "
+            "is not there yet"
+        )
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _is_own(note: Path) -> bool:
+    """Return whether this user has written a note."""
+    try:
+        return note.lstat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        return False
 
 
 def _write_note(path: Path, text: str) -> Path:

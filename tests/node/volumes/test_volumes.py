@@ -19,9 +19,12 @@ from jupyter_sky.node.volumes import volumes as volumes_module
 from jupyter_sky.node.volumes.opening import LIST
 from jupyter_sky.node.volumes.volumes import Volumes
 from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.volumes.asking import note_places
 from tests.lab.buckets import Buckets
-from tests.node.volumes.conftest import Keeper
+from tests.node.volumes.conftest import READS_EVERYTHING, Keeper, keeping
 from tests.waiting import PATIENCE
+
+NOBODY = 65534
 
 CUT = """\
 #!{python}
@@ -163,3 +166,51 @@ def test_runs_that_end_while_it_is_written_back_have_it_written_once_more(
 
     workplace.mkdir(exist_ok=True)
     assert asyncio.run(use()) == 2
+
+
+def test_a_folder_in_which_the_user_may_not_write_is_refused(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    bucket.put({"d/a": b"first"})
+    data = tmp_path / "data"
+    data.mkdir(mode=0o555)
+    with keeping(data, bucket, workplace, without=READS_EVERYTHING) as keeper:
+        assert keeper.mount("s3://photos/d") == (
+            f"{data} cannot be made (Permission denied): choose a path that you may write on the "
+            "node, like ~/data"
+        )
+        assert keeper.ask("state")["volumes"] == []
+    assert list(tmp_path.rglob("*")) == [data]
+
+
+def test_a_folder_of_another_user_is_refused_though_all_may_write_there(
+    keeper: Keeper, bucket: Buckets
+) -> None:
+    bucket.put({"d/a": b"first"})
+    keeper.data.mkdir()
+    keeper.data.chmod(0o777)
+    os.chown(keeper.data, NOBODY, NOBODY)
+    assert keeper.mount("s3://photos/d") == (
+        f"{keeper.data} belongs to another user, who could change what is in it: choose a path "
+        "that is not there yet"
+    )
+    assert list(keeper.data.parent.rglob("*")) == [keeper.data]
+    keeper.data.rmdir()
+    assert keeper.mount("s3://photos/d") == ""  # nothing is left of the first attempt
+    assert (keeper.data / "a").read_bytes() == b"first"
+
+
+def test_files_stay_though_another_user_says_that_they_are_of_a_volume(
+    keeper: Keeper, bucket: Buckets
+) -> None:
+    bucket.put({"d/a": b"first"})
+    keeper.data.mkdir()
+    (keeper.data / "notes").write_bytes(b"the user's own")
+    (keeper.data / "notes").chmod(0o444)
+    planted = note_places(keeper.data)[0]
+    planted.write_text('{"read_only": true, "pid": 0}')
+    os.chown(planted, NOBODY, NOBODY)
+    assert keeper.mount("s3://photos/d") == (
+        f"{keeper.data} is not empty: choose a path that is not there yet"
+    )
+    assert (keeper.data / "notes").read_bytes() == b"the user's own"
