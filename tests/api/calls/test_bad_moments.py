@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -110,6 +112,67 @@ def test_calls_fail_in_processes_that_were_made_while_another_error_was_describe
         found = [each.exception(PATIENCE) for each in failing]
         assert [str(each) for each in found] == ["not this one"] * 4
     make_reports_slow(0.0) @ pool
+
+
+SLOW_MODULE = """
+import os
+import time
+from pathlib import Path
+
+folder = Path({folder!r})
+if {here} != os.getpid():
+    (folder / "importing").touch()
+    late = time.monotonic() + 1.0
+    while not (folder / "forked").exists() and time.monotonic() < late:
+        time.sleep(0.005)
+
+class Thing:
+    pass
+"""
+
+
+@sky.compute
+def fork_during_import(folder: Path) -> None:
+    """Let processes of calls be forked once a module is being imported, if it is soon."""
+    from jupyter_sky.node.rank.calls import server
+
+    usual = server.CallProcess
+
+    def fork(*args: Any) -> Any:
+        (folder / "forking").touch()
+        late = time.monotonic() + 1.0
+        while not (folder / "importing").exists() and time.monotonic() < late:
+            time.sleep(0.005)
+        return usual(*args)
+
+    parts: Any = server
+    parts.CallProcess = fork
+
+
+@sky.compute
+def import_in_process(folder: Path, name: str) -> str:
+    (folder / "forked").touch()
+    return importlib.import_module(name).__name__
+
+
+def test_a_process_that_is_forked_while_names_import_a_module_can_import_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_module.py").write_text(
+        SLOW_MODULE.format(folder=str(tmp_path), here=os.getpid())
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    two = Worker(concurrency=2, executor="process")
+    source = "import slow_module\nthing = slow_module.Thing()\ndef use(): return str(type(thing))"
+    with sky.ComputePool(nodes=1, worker=two) as pool:
+        fork_during_import(tmp_path) @ pool
+        calls = [import_in_process(tmp_path, "slow_module") > pool]
+        wait_for(tmp_path / "forking")
+        with of_notebook(source) as names:
+            calls.append(sky.compute(names["use"])() > pool)
+            found = [each.result(PATIENCE) for each in calls]
+        assert found == ["slow_module", "<class 'slow_module.Thing'>"]
+    del sys.modules["slow_module"]
 
 
 class Word:

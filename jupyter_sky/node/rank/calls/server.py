@@ -56,6 +56,7 @@ class CallServer:
         self._serving = command["serves"]
         self._interrupts = rank.interrupts
         self._reporting = threading.RLock()
+        self._binding = threading.RLock()  # held while names are bound, and while a process forks
         self._closing = threading.Lock()
         self._is_over = False
         self.has_failed = False
@@ -125,7 +126,8 @@ class CallServer:
             return True
         namespace, groups = self._rank.namespace, told["names"]
         try:
-            self._interrupts.run_step(namespace.receive, groups)
+            with self._binding:
+                self._interrupts.run_step(namespace.receive, groups)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -303,9 +305,10 @@ class CallServer:
         return answer
 
     def _new_process(self) -> CallProcess:
-        # The child inherits the lock in its present state and needs it to report errors. Only the
-        # forking thread continues in the child, so a lock held by another would never be released.
-        with self._reporting:
+        # The child inherits locks in their present state. Only the forking thread continues in it,
+        # so a lock held by another would never be released: that by which errors are reported, or
+        # that of a module which names being bound import.
+        with self._binding, self._reporting:
             return CallProcess(self.answer_aside, self._tell, self._rank.folder)
 
     def _end_call(self, told: TellCommand) -> None:
