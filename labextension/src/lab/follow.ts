@@ -7,8 +7,8 @@ import type { Client } from './client.ts';
 const PAUSE = 2000;
 const LONGEST_PAUSE = 30_000;
 
-/** Follows ranks from their last `tail` lines on, until the function that is returned is called. They
-    are named as in `0,2-3`. After a break the last lines come again; the chunk that `isFirst` begins
+/** Follows ranks from their last `tail` lines on, until the function that is returned is called: no
+    chunk comes after that. They are named as in `0,2-3`. After a break the last lines come again; the chunk that `isFirst` begins
     with them. None does where only the end is said: what is shown stays. */
 export function follow(
   client: Client,
@@ -25,8 +25,11 @@ export function follow(
     let isFirst = true;
     socket = client.live(cluster, ranks, tail);
     socket.onmessage = ({ data }) => {
+      if (ended) {
+        return; // what is on its way when a connection is closed may still arrive
+      }
       const chunk: LogChunk = JSON.parse(data);
-      ended ||= chunk.end !== null;
+      ended = chunk.end !== null;
       const hasEntries = chunk.entries.length > 0;
       onChunk(chunk, isFirst && hasEntries);
       isFirst &&= !hasEntries;

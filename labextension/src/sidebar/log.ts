@@ -15,7 +15,7 @@ const MOST_COLUMNS = 8;
 /** What the log needs from the page. */
 export interface LogPage {
   /** Follows the logs of ranks, which are named as in `0,2-3`, until the function that it returns is
-      called. */
+      called: no chunk comes after that. */
   follow(ranks: string, onChunk: (chunk: LogChunk, isFirst: boolean) => void): () => void;
   /** Saves the whole logs of ranks, each as a file. */
   download(ranks: readonly number[]): void;
@@ -105,14 +105,11 @@ export class LogPane {
     const waiting = this.#trans.__('waiting for output');
     let hasText = false;
     setSentence(this.#end, waiting);
-    const unfollow = this.#page.follow(chosen.named, ({ entries, end }, isFirst) => {
-      if (this.#unfollow === unfollow) {
-        this.#add(entries, isFirst);
-        hasText ||= entries.some(({ run }) => run === null);
-        setSentence(this.#end, end ?? (hasText ? null : waiting));
-      }
+    this.#unfollow = this.#page.follow(chosen.named, ({ entries, end }, isFirst) => {
+      this.#add(entries, isFirst);
+      hasText ||= entries.some(({ run }) => run === null);
+      setSentence(this.#end, end ?? (hasText ? null : waiting));
     });
-    this.#unfollow = unfollow;
   }
 
   /** Updates the list of ranks: nodes may have joined or left. */

@@ -12,7 +12,7 @@ import { LogColumn } from './log_column.ts';
 import { setSentence } from '../sentence.ts';
 
 /** Follows the logs of ranks, which are named as in `0,2-3`, until the function that it returns is
-    called. A chunk that `isFirst` comes after a (re)connection, and begins with lines that may have
+    called: no chunk comes after that, nor before it has returned. A chunk that `isFirst` comes after a (re)connection, and begins with lines that may have
     come before. */
 export type Follow = (
   cluster: string,
@@ -87,13 +87,11 @@ export class Ranks {
       this.#view.append(log.element);
       this.#log = log;
       this.#unfollow = this.#follow(this.#cluster, 'all', ({ entries, end }, isFirst) => {
-        if (this.#log === log) {
-          if (isFirst) {
-            log.clear();
-          }
-          log.add(entries);
-          setSentence(this.#note, end ?? this.#trans.__('No notebook is connected: this is its log.'));
+        if (isFirst) {
+          log.clear();
         }
+        log.add(entries);
+        setSentence(this.#note, end ?? this.#trans.__('No notebook is connected: this is its log.'));
       });
     }
   }
@@ -129,14 +127,10 @@ export class Ranks {
     this.#rank = rank;
     const tail = new Tail(() => this.#draw());
     this.#tail = tail;
-    const unfollow = this.#follow(this.#cluster, String(rank), (chunk, isFirst) => {
-      if (this.#unfollow !== unfollow) {
-        return;
-      }
+    this.#unfollow = this.#follow(this.#cluster, String(rank), (chunk, isFirst) => {
       tail.add(chunk, isFirst);
       this.#end = chunk.end;
     });
-    this.#unfollow = unfollow;
   }
 
   #stopFollowing(): void {
