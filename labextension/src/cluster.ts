@@ -3,10 +3,7 @@
 import { element, setAttribute, setName, setShown } from './dom.ts';
 import type { Cluster, Run } from './snapshot.ts';
 import { plain } from './text.ts';
-import type { Translation } from './words.ts';
-
-/** The state of a cluster, in the words of the sidebar. */
-type State = Cluster['phase'] | 'running';
+import { stateWord, type State, type Translation } from './words.ts';
 
 export class ClusterName {
   readonly element = element('button', 'jsky-cluster', { type: 'button' });
@@ -28,7 +25,7 @@ export class ClusterName {
     const state = stateOf(cluster.phase, run);
     setShown(this.#dot, state !== null);
     setAttribute(this.#dot, 'data-phase', state);
-    const facts = [this.#madeOf(cluster), state && this.#words(state), plain(cluster.note)];
+    const facts = [this.#madeOf(cluster), state && stateWord(this.#trans, state), plain(cluster.note)];
     const title = [plain(cluster.name), ...facts.filter(Boolean)].join(' · ');
     setAttribute(this.element, 'title', title);
     setAttribute(this.element, 'aria-label', this.#trans.__('Cluster %1', title));
@@ -39,21 +36,6 @@ export class ClusterName {
   #madeOf({ provider, nodes, gpu }: Cluster): string {
     const counted = this.#trans._n('%1 node', '%1 nodes', nodes);
     return [gpu ? `${counted} × ${plain(gpu)}` : counted, plain(provider)].join(' · ');
-  }
-
-  #words(state: State): string {
-    switch (state) {
-      case 'starting':
-        return this.#trans.__('starting');
-      case 'running':
-        return this.#trans.__('running');
-      case 'ready':
-        return this.#trans.__('idle');
-      case 'lost':
-        return this.#trans.__('lost');
-      default:
-        return this.#trans.__('ended');
-    }
   }
 }
 

@@ -1,5 +1,6 @@
-/* Numbers in words, and how words are translated. */
+/* States and numbers in words, and how words are translated. */
 
+import type { Entry } from './api.ts';
 import type { Cluster } from './snapshot.ts';
 
 /** The part of JupyterLab's `TranslationBundle` that is used here, so that one can be handed over. */
@@ -15,6 +16,28 @@ export const english: Translation = {
     text.replace(/%(\d)/g, (_, position) => String(values[Number(position) - 1])),
   _n: (one, many, count, ...values) => english.__(count === 1 ? one : many, count, ...values)
 };
+
+/** The state of a cluster. */
+export type State = Entry['state'];
+
+export function stateWord(trans: Translation, state: State): string {
+  switch (state) {
+    case 'starting':
+      return trans.__('starting');
+    case 'ready':
+      return trans.__('idle');
+    case 'running':
+      return trans.__('running');
+    case 'lost':
+      return trans.__('lost');
+    case 'stopped':
+      return trans.__('stopped');
+    case 'down':
+      return trans.__('ended');
+    default:
+      return trans.__('not connected');
+  }
+}
 
 /** 1234567 as "1.23 MB". */
 export function size(bytes: number): string {

@@ -136,14 +136,16 @@ test('clusters with one name can be told apart in a choice among them', () => {
     { ...entry, id: 'c2' },
     { ...entry, id: 'c3', nodes: 1 },
     { ...entry, id: 'c4', nodes: 1 },
-    { ...entry, id: 'c5', name: 'other' }
+    { ...entry, id: 'c5', name: 'other' },
+    { ...entry, id: 'c6', name: 'other', state: 'down' }
   ]);
   assert.deepEqual(labels, [
     'train · lost',
     'train · running · 2 nodes × A100 · aws',
     'train · running · 1 node × A100 · aws · c3',
     'train · running · 1 node × A100 · aws · c4',
-    'other'
+    'other · running',
+    'other · ended'
   ]);
 });
 

@@ -6,8 +6,9 @@ import { element, setAttribute, setName, setOptional, setShown, setText } from '
 import { PageLinks } from '../pages.ts';
 import { isOver } from '../run.ts';
 import { plain } from '../text.ts';
+import { stateWord } from '../words.ts';
 import { ActionBar, actionButton, isPossible, type Action } from './actions.ts';
-import { costOf, endOf, madeOf, stateWord, upOf } from './facts.ts';
+import { costOf, endOf, madeOf, upOf } from './facts.ts';
 import { Ranks, type Follow } from './ranks.ts';
 import { setSentence } from '../sentence.ts';
 import type { Tools } from './tools.ts';

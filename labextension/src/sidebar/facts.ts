@@ -2,7 +2,7 @@
 
 import type { Entry } from '../api.ts';
 import { plain } from '../text.ts';
-import { amount, money, type Translation } from '../words.ts';
+import { amount, money, stateWord, type Translation } from '../words.ts';
 
 /** Seconds before a cluster ends itself when a warning appears. */
 const SOON = 300;
@@ -78,25 +78,6 @@ export function endOf(trans: Translation, entry: Entry): { text: string; soon: b
 /** The seconds until an idle cluster ends; null while it is busy, or if they are not known. */
 export function leftOf({ state, idle }: Entry): number | null {
   return idle && state !== 'running' && state !== 'stopped' ? idle.left : null;
-}
-
-export function stateWord(trans: Translation, state: Entry['state']): string {
-  switch (state) {
-    case 'starting':
-      return trans.__('starting');
-    case 'ready':
-      return trans.__('idle');
-    case 'running':
-      return trans.__('running');
-    case 'lost':
-      return trans.__('lost');
-    case 'stopped':
-      return trans.__('stopped');
-    case 'down':
-      return trans.__('down');
-    default:
-      return trans.__('not connected');
-  }
 }
 
 /** All clusters in one line: "2 clusters · $20.10 an hour", without unknown prices. */
