@@ -16,7 +16,7 @@ import { PageLinks } from './pages.ts';
 import type { Rank, Run, Snapshot } from './snapshot.ts';
 import { plain } from './text.ts';
 import type { Place } from './view.ts';
-import { amount, duration, money, size, span, type Translation } from './words.ts';
+import { amount, duration, money, rankRanges, size, type Translation } from './words.ts';
 
 /** Milliseconds for a kernel to react to Stop before the user is told of another way. */
 const PATIENCE = 4000;
@@ -190,7 +190,7 @@ export class Strip {
     const lost = ranks.filter(({ outcome }) => outcome === 'lost');
     const [first] = [...lost, ...failed];
     this.#failedRank = first?.rank ?? 0;
-    const numbers = (some: Rank[]) => span(some.map(({ rank }) => rank));
+    const numbers = (some: Rank[]) => rankRanges(some.map(({ rank }) => rank));
     const parts = [
       failed.length &&
         this.#trans._n('rank %2 failed', 'ranks %2 failed', failed.length, numbers(failed)),

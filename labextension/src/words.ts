@@ -68,7 +68,7 @@ export function duration(seconds: number, exact: boolean): string {
 }
 
 /** [0, 1, 2, 5] as "0-2, 5". */
-export function span(ranks: number[]): string {
+export function rankRanges(ranks: number[]): string {
   const parts: [number, number][] = [];
   for (const rank of ranks) {
     const last = parts.at(-1);

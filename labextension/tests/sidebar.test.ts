@@ -4,7 +4,7 @@ import { afterEach, test } from 'node:test';
 import type { Ask } from '../src/action.ts';
 import type { Entry, IdleTimeout, LogChunk } from '../src/api.ts';
 import type { Page } from '../src/sidebar/card.ts';
-import { costOf, endOf, labelsOf, madeOf, span, totalOf, upOf } from '../src/sidebar/facts.ts';
+import { costOf, endOf, labelsOf, madeOf, timeSpan, totalOf, upOf } from '../src/sidebar/facts.ts';
 import { ClusterList } from '../src/sidebar/list.ts';
 import { setSentence } from '../src/sentence.ts';
 import { english } from '../src/words.ts';
@@ -107,7 +107,7 @@ test('pages of nodes are links, as long as a kernel leads there', () => {
 
 test('the words for times and money', () => {
   assert.deepEqual(
-    [0, 59.9, 60, 3599, 3600, 86399, 90000, 604800].map((seconds) => span(english, seconds)),
+    [0, 59.9, 60, 3599, 3600, 86399, 90000, 604800].map((seconds) => timeSpan(english, seconds)),
     ['0 s', '59 s', '1 min', '59 min', '1 h 00 min', '23 h 59 min', '1 d 1 h', '7 d']
   );
   const entry = sampleEntry();

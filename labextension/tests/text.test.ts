@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { linesOf, pieces, plain } from '../src/text.ts';
 import { NESTED } from './page.ts';
-import { duration, money, share, size, span } from '../src/words.ts';
+import { duration, money, rankRanges, share, size } from '../src/words.ts';
 
 const styled = (line: string) => pieces(line).map(({ text, style }) => [text, style]);
 
@@ -85,5 +85,5 @@ test('figures', () => {
   assert.equal(duration(4.21, true), '4.2 s');
   assert.deepEqual([0, 1e-6, 0.0123].map(money), ['$0.00', '< $0.0001', '$0.0123']);
   assert.deepEqual([0.5, 1234.5].map(money), ['$0.50', '$1,234.50']);
-  assert.equal(span([0, 1, 2, 5, 7, 8]), '0-2, 5, 7-8');
+  assert.equal(rankRanges([0, 1, 2, 5, 7, 8]), '0-2, 5, 7-8');
 });

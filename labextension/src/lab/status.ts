@@ -8,7 +8,7 @@ import { Widget } from '@lumino/widgets';
 import { Bar } from '../bar.ts';
 import { element, setAttribute, setShown, setText } from '../dom.ts';
 import { keepKeys } from '../keys.ts';
-import { leftOf, span, totalOf } from '../sidebar/facts.ts';
+import { leftOf, timeSpan, totalOf } from '../sidebar/facts.ts';
 import type { Run } from '../snapshot.ts';
 import { plain } from '../text.ts';
 import { duration, percent } from '../words.ts';
@@ -77,7 +77,7 @@ class Status extends Widget {
       .map((entry) => ({ entry, left: leftOf(entry) ?? Infinity }))
       .sort((one, other) => one.left - other.left);
     if (next && next.left < Infinity) {
-      const left = span(this.#trans, next.left);
+      const left = timeSpan(this.#trans, next.left);
       const end = next.entry.idle?.keeps_disks
         ? this.#trans.__('stops in %1', left)
         : this.#trans.__('ends in %1', left);

@@ -52,7 +52,7 @@ export function upOf(trans: Translation, { created, state }: Entry, now: number)
   if (created === null || state === 'down' || state === 'stopped') {
     return '';
   }
-  return trans.__('up %1', span(trans, now - created));
+  return trans.__('up %1', timeSpan(trans, now - created));
 }
 
 /** When it ends or stops by itself, and whether that is soon; null if it does not. */
@@ -62,13 +62,13 @@ export function endOf(trans: Translation, entry: Entry): { text: string; soon: b
     return null;
   }
   if (idle.left !== null) {
-    const left = span(trans, idle.left);
+    const left = timeSpan(trans, idle.left);
     const text = idle.keeps_disks
       ? trans.__('stops in %1 if it stays idle', left)
       : trans.__('ends in %1 if it stays idle', left);
     return { text, soon: idle.left < SOON };
   }
-  const timeout = span(trans, idle.timeout);
+  const timeout = timeSpan(trans, idle.timeout);
   const text = idle.keeps_disks
     ? trans.__('stops after %1 idle', timeout)
     : trans.__('ends after %1 idle', timeout);
@@ -91,7 +91,7 @@ export function totalOf(trans: Translation, entries: readonly Entry[]): string {
 }
 
 /** Seconds as a time: "42 s", "12 min", "3 h 05 min", "2 d 3 h", "7 d". */
-export function span(trans: Translation, seconds: number): string {
+export function timeSpan(trans: Translation, seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));
   const [minutes, hours, days] = [60, 3600, 86400].map((unit) => Math.floor(whole / unit));
   if (whole < 60) {

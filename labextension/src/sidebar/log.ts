@@ -2,7 +2,7 @@
 
 import type { LogChunk, LogEntry } from '../api.ts';
 import { element, setAttribute, setOptional, setShown } from '../dom.ts';
-import { span, type Translation } from '../words.ts';
+import { rankRanges, type Translation } from '../words.ts';
 import { iconButton, wordButton } from './button.ts';
 import { Choice } from './choice.ts';
 import { LogColumn } from './log_column.ts';
@@ -142,7 +142,7 @@ export class LogPane {
         return from! <= rank && rank <= to!;
       });
     const ranks = text === 'all' ? this.#known : this.#known.filter(within);
-    return ranks.length > 0 ? { named: span([...ranks]).replaceAll(' ', ''), ranks } : null;
+    return ranks.length > 0 ? { named: rankRanges([...ranks]).replaceAll(' ', ''), ranks } : null;
   }
 
   /** The ranks whose logs are saved: where those chosen are not known, those that have shown some. */
@@ -155,7 +155,7 @@ export class LogPane {
     return this.#known
       ? this.#trans.__(
           'This cluster has ranks %1: type some of them, like `0,2-3`, or `all`.',
-          span([...this.#known])
+          rankRanges([...this.#known])
         )
       : this.#trans.__('Type ranks, like `0,2-3`, or `all`.');
   }
@@ -172,7 +172,7 @@ export class LogPane {
       const label =
         group?.length === 1
           ? this.#trans.__('Log of rank %1', group[0])
-          : this.#trans.__('Log of ranks %1', group ? span(group) : named);
+          : this.#trans.__('Log of ranks %1', group ? rankRanges(group) : named);
       const column = new LogColumn(this.#trans, label, group?.length !== 1, () => this.#showFollowing());
       if (beside) {
         column.element.prepend(
