@@ -230,6 +230,17 @@ def test_a_page_of_few_colours_or_of_large_text(open_page: Open) -> None:
     assert panel.evaluate(LEGIBLE) == {"outside": [], "faint": []}
 
 
+def test_a_failed_rank_can_be_read_in_jupyters_colours(open_page: Open) -> None:
+    """Quiet text is lighter there, and behind what is said of a failed rank is red."""
+    shown, width = SCENES["failed"]
+    page = open_page(Bench(shown), width, "light")
+    panel = page.browser.locator("#panel")
+    panel.locator(".jsky-rank[data-outcome='error'] > .jsky-seconds").wait_for()
+    quiet = "rgba(0, 0, 0, 0.54)"
+    panel.evaluate("(node, to) => node.style.setProperty('--jp-ui-font-color2', to)", quiet)
+    assert panel.evaluate(LEGIBLE) == {"outside": [], "faint": []}
+
+
 def test_large_text_in_a_narrow_place_is_shortened_and_not_cut(open_page: Open) -> None:
     gpu, _ = SCENES["gpu"]
     failed, _ = SCENES["failed"]
