@@ -1,6 +1,6 @@
 /* The ranks, grouped by node: a list in which one is selected. */
 
-import { element, setAttribute, setText } from './dom.ts';
+import { element, setAttribute, setShown, setText } from './dom.ts';
 import { RankRow } from './rank.ts';
 import type { Node, Rank, Run } from './snapshot.ts';
 import { plain } from './text.ts';
@@ -62,6 +62,7 @@ export class RankList {
     isLost: boolean
   ): void {
     this.#arrange(ranks);
+    setShown(this.element, ranks.length > 0);
     // The present usage of a device says nothing about a finished run.
     const runs =
       !isLost && (run === null || run.state === 'running' || run.state === 'waiting');

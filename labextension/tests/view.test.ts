@@ -156,6 +156,15 @@ test('ranks of a run that waits for its turn wait, whatever they do for another 
   release(card);
 });
 
+test('where no rank is there yet, there is no empty list', (t) => {
+  t.after(() => release(host));
+  const list = () => host.querySelector<HTMLElement>('[role=listbox]')!;
+  show({ ...sample(), run: null, nodes: [], ranks: [] });
+  assert.ok(list().hidden);
+  show(sample());
+  assert.ok(!list().hidden);
+});
+
 test('where a rank has printed nothing, there is no empty line', (t) => {
   t.after(() => release(host));
   show(withOutput(sample(), ''));
