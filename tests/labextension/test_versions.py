@@ -28,5 +28,9 @@ def test_the_oldest_jupyterlab_is_the_same_for_tests_page_and_users() -> None:
     assert said, "users are told"
     assert said.groups() == ("4.3", "7.3")
     assert [f"jupyterlab>={said[1]}" in tested, f"notebook>={said[2]}" in tested] == [True, True]
-    # The page warns in its console where it is older.
-    assert package["dependencies"]["@jupyterlab/cells"] == f"^{said[1]}.0"
+    dependencies = package["dependencies"]
+    assert dependencies["@jupyterlab/cells"] == f"^{said[1]}.0"
+    # A page warns in its console of each package that is older than we say here; else the builder
+    # says what it has itself.
+    shared = package["jupyterlab"]["sharedPackages"]
+    assert {name: each["requiredVersion"] for name, each in shared.items()} == dependencies
