@@ -54,7 +54,7 @@ def test_a_report_is_no_matter_of_a_client_that_is_closed_by_it(tmp_path: Path) 
     async def scenario() -> None:
         host = Host(tmp_path)
         clients = [host.connect(since=0) for _ in range(3)]
-        while any(each.feed._next is None for each in host.sessions._sessions):
+        while any(each.feed._cursor is None for each in host.sessions._sessions):
             await asyncio.sleep(0)
         host.journal.append({"event": "output", "rank": 0, "data": b"x"}, logged=(0, 1))
         for n in range(600):  # more than are kept in memory
@@ -216,6 +216,46 @@ def test_who_reads_slowly_has_answers_early_and_catches_up_behind_the_events(
         assert said.index(-1) > said.index(200)
         assert said.index(-2) < said.index(400)
         client.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_was_away_for_long_does_not_keep_others_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Willing(Host):
+        """An agent that carries out what it is asked at once."""
+
+        def answer(self, token: str, message: Message) -> Message:
+            return {"done": True}
+
+    monkeypatch.setattr(event_feed, "_TURN", 0.0, raising=False)
+
+    async def scenario() -> None:
+        host = Willing(tmp_path)
+        other = await followed(host)
+        host.journal._read_log = lambda rank, offset, size: b""  # it does not have that any more
+        for n in range(3000):
+            host.journal.append({"event": "output", "rank": 0, "data": b"x"}, logged=(n, 1))
+        away = host.connect(since=0)
+        other.sendall(encode({"op": "follow", "since": host.journal.last}))
+        other.sendall(encode({"op": "added", "id": 1}))
+        other.settimeout(10)
+        while {"re": 1, "done": True} not in await asyncio.to_thread(received, other):
+            pass
+        away.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            away.recv(1)
+        away.settimeout(10)
+        decoder, said = Decoder(), list[Message]()
+        while not said or said[-1]["n"] < 3000:
+            count = await asyncio.to_thread(away.recv_into, decoder.buffer())
+            said += [message for message, _ in decoder.received(count) if message]
+        assert said[0]["event"] == "lost"
+        assert said[0]["shown"] + len(said[1:]) == 3000
+        assert {message["event"] for message in said[1:]} == {"output"}
+        for sock in (away, other):
+            sock.close()
 
     asyncio.run(scenario())
 

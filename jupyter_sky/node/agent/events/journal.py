@@ -14,16 +14,16 @@ What does not work:
 - One growing file. Ranks that display figures for a week fill any disk, and on a full disk the
   event that says how a run ended is lost with the rest.
 
-The solution: events are numbered from 1, and each is written to one of two files of limited size,
+The solution: events are numbered from 1, and each is written to one of two rings of limited size,
 in which new events replace the oldest (`spool.Spool`): one for what ranks show, which can be any
-amount, and one for changes of state of ranks and runs. A third file has the place of each event
-(`spool.Places`). All that stays in memory for ever is one bit per event, for its kind. An event
-with output is spooled without its text, but with the position of the text in the rank's log. The
-most recent events are kept in memory as well, encoded as frames, since connected clients ask for
-them at once. If the disk is full, changes of state stay in memory. In place of events that were not
-kept, a client gets one that says how many they were (`protocol.events.Lost`).
+amount, and one for changes of state of ranks and runs. So output never replaces the latter, and
+nothing stays in memory for ever. An event with output is spooled without its text, but with the
+position of the text in the rank's log. The most recent events are kept in memory as well, encoded
+as frames, since connected clients ask for them at once. If the disk is full, changes of state stay
+in memory. In place of events that were not kept, a client gets one that says how many they were
+(`protocol.events.Lost`); they are skipped at once, however many they are.
 
-A client only has to send the last number that it has: see `event_feed.EventFeed`.
+A client only has to send the last number that it has: see `cursor.Cursor`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import collections
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_sky.node.agent.events.spool import Places, Spool
+from jupyter_sky.node.agent.events.spool import MOST, MemorySpool, Spool
 from jupyter_sky.transport.frames import PREFIX, Message, ProtocolError, decode_message, encode
 from jupyter_sky.transport.protocol.events import Lost
 from jupyter_sky.transport.together.ranks_done import Brief, brief_of
@@ -59,6 +59,8 @@ class Journal:
         Returns bytes of a rank's log, given rank, offset and size.
     shown_limit, state_limit
         Most bytes to keep of what ranks show, and of other events.
+    most
+        Most events to keep of either.
     """
 
     def __init__(
@@ -67,19 +69,16 @@ class Journal:
         read_log: Callable[[int, int, int], bytes],
         shown_limit: int = SHOWN_LIMIT,
         state_limit: int = STATE_LIMIT,
+        most: int = MOST,
     ) -> None:
         self._read_log = read_log
-        self._shown = Spool(folder / "journal.shown", shown_limit)
-        self._states = Spool(folder / "journal", state_limit)
-        self._places = Places(folder / "journal.places")
+        self._shown = Spool(folder / "journal.shown", shown_limit, most)
+        self._states = Spool(folder / "journal", state_limit, most)
+        self._unwritten = MemorySpool(state_limit)
         self._last = 0
-        self._shown_bits = bytearray(1)  # the first one is for number 0
         self._recent: collections.deque[bytes] = collections.deque()
         self._briefs: collections.deque[Brief | None] = collections.deque()  # compact forms
         self._recent_bytes = 0
-        self._unwritten: collections.OrderedDict[int, bytes] = collections.OrderedDict()
-        self._unwritten_bytes = 0
-        self._state_limit = state_limit
 
     @property
     def last(self) -> int:
@@ -100,13 +99,11 @@ class Journal:
         message = {**message, "n": number}
         frame = encode(message)
         record = frame if logged is None else encode({**message, "data": b"", "logged": logged})
-        is_shown = message["event"] in _SHOWN
-        position = (self._shown if is_shown else self._states).append(record)
-        kept = position is not None and self._places.add(number, position, len(record))
-        if not kept and not is_shown:
-            self._keep_in_memory(number, frame)
+        if message["event"] in _SHOWN:
+            self._shown.append(number, record)
+        elif not self._states.append(number, record):
+            self._unwritten.append(number, frame)
         self._last = number
-        self._note_kind(number, is_shown)
         self._recent.append(frame)
         self._briefs.append(brief_of(message))
         self._recent_bytes += len(frame)
@@ -114,21 +111,22 @@ class Journal:
             self._recent_bytes -= len(self._recent.popleft())
             self._briefs.popleft()
 
-    def read(self, number: int) -> tuple[bytes, int]:
+    def read(self, number: int) -> tuple[bytes | Lost, int]:
         """Return an event as a frame, and the number of the event to read next.
 
-        Consecutive events that were not kept are replaced by a single one that says so.
+        If it was not kept, return how many events are lost from there on. More may follow: it is
+        not known of all of them at once that they cannot be read.
         """
-        first, shown = number, 0
-        while number <= self.last:
-            if frame := self._frame(number):
-                if number == first:
-                    return frame, number + 1
-                break
-            shown += self._is_shown(number)
-            number += 1
-        lost = Lost(shown=shown, others=number - first - shown)
-        return encode({**lost.message(), "n": number - 1}), number
+        recent = self.last - len(self._recent) + 1
+        if number >= recent:
+            return self._recent[number - recent], number + 1
+        spools = (self._shown, self._states, self._unwritten)
+        following = (spool.following(number) for spool in spools)
+        kept = min((each for each in following if each is not None), default=recent)
+        if kept == number and (frame := self._frame(number)):
+            return frame, number + 1
+        end = max(number + 1, min(kept, recent))
+        return self._lost(number, end), end
 
     def brief(self, number: int) -> Brief | None:
         """Return a recent event in compact form, if it has one."""
@@ -136,16 +134,24 @@ class Journal:
         return self._briefs[at] if 0 <= at < len(self._briefs) else None
 
     def _frame(self, number: int) -> bytes | None:
-        """Return an event, from memory if it is recent; ``None`` if it was not kept."""
-        oldest = self.last - len(self._recent) + 1
-        if number >= oldest:
-            return self._recent[number - oldest]
-        if frame := self._unwritten.get(number):
+        """Return an event that is not recent; ``None`` if it cannot be read."""
+        if frame := self._unwritten.read(number):
             return frame
-        if (place := self._places.find(number)) is None:
-            return None
-        record = (self._shown if self._is_shown(number) else self._states).read(*place)
+        record = self._shown.read(number) or self._states.read(number)
         return self._with_text(number, record) if record else None
+
+    def _lost(self, start: int, end: int) -> Lost:
+        """Return how many events of each kind are lost between two numbers.
+
+        Where so many changes of state were dropped that it is not known when each was, as many of
+        them count as there can be.
+        """
+        others = 0
+        for spool in (self._states, self._unwritten):
+            others += min(spool.dropped, max(0, min(end, spool.dropped_to + 1) - start))
+            others += spool.following(start) == start
+        others = min(others, end - start)
+        return Lost(shown=end - start - others, others=others)
 
     def _with_text(self, number: int, record: bytes) -> bytes | None:
         """Return an event with its text, read from the rank's log.
@@ -171,20 +177,3 @@ class Journal:
         except (OSError, KeyError, ValueError, OverflowError):
             return None
         return encode({**message, "data": data}) if len(data) == size else None
-
-    def _note_kind(self, number: int, is_shown: bool) -> None:
-        at, bit = divmod(number, 8)
-        if at == len(self._shown_bits):
-            self._shown_bits.append(0)
-        self._shown_bits[at] |= is_shown << bit
-
-    def _is_shown(self, number: int) -> bool:
-        at, bit = divmod(number, 8)
-        return bool(self._shown_bits[at] >> bit & 1)
-
-    def _keep_in_memory(self, number: int, frame: bytes) -> None:
-        self._unwritten[number] = frame
-        self._unwritten_bytes += len(frame)
-        while self._unwritten_bytes > self._state_limit:
-            _, oldest = self._unwritten.popitem(last=False)
-            self._unwritten_bytes -= len(oldest)
