@@ -213,7 +213,7 @@ def outcome_not_kept(connection: Connection) -> SkyError:
     """Return why to end a run whose end may be among a node's lost events."""
     return SkyError(
         f"{connection.name} did not keep the outcome of this run while the notebook was not "
-        "connected, because its disk was full: run it again."
+        "connected or slow: its disk was full, or there was too much to keep. Run it again."
     )
 
 

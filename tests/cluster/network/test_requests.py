@@ -36,7 +36,7 @@ from jupyter_sky.transport.frames import (
     decode_message,
     encode,
 )
-from jupyter_sky.transport.protocol.events import Event, RankDone
+from jupyter_sky.transport.protocol.events import Event, Lost, Output, RankDone, Saved
 from jupyter_sky.transport.together.ranks_done import RanksDone
 
 
@@ -487,6 +487,25 @@ def done(number: int, *ranks: int, **others: object) -> Message:
     common = msgpack.packb({"arrived": ["s"], "bound": {"x": True}})
     fields = {"common": common, "ranks": [*ranks], "seconds": [0.5] * len(ranks), "began": False}
     return {"event": "ranks_done", "run": "r", "n": number, **fields, **others}
+
+
+@pytest.mark.parametrize("then", ["output", "ranks_done"])
+def test_how_much_output_is_lost_is_told_once_also_where_parts_of_it_are(then: str) -> None:
+    taken = Taken(frozenset({0}), "r")
+    saved = {"event": "saved", "rank": 0, "run": "r", "path": "p", "step": 1.0}
+    number = 0
+    for shown in (5, 20, 100):
+        number += shown
+        taken.receive({"event": "lost", "shown": shown, "others": 0, "n": number})
+        number += 1
+        taken.receive({**saved, "n": number})
+    output = {"event": "output", "rank": 0, "run": "r", "stream": "stdout", "data": b"x"}
+    for _ in range(2):
+        number += 1
+        taken.receive({**output, "n": number} if then == "output" else done(number, 0))
+    kinds = [type(event) for event in taken.events]
+    assert kinds == [Saved] * 3 + [Lost] + [Output if then == "output" else RankDone] * 2
+    assert taken.events[3] == Lost(125, 0)
 
 
 def test_ends_that_come_as_one_are_events_each() -> None:

@@ -10,8 +10,20 @@ from jupyter_sky.cluster.network.node_faults import foreign_ranks
 from jupyter_sky.cluster.network.requests.seen import Seen
 from jupyter_sky.formatting import format_count
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.protocol.events import Event, RankDone, RankExited, decode_event
+from jupyter_sky.transport.protocol.events import (
+    Display,
+    Event,
+    Lost,
+    Metrics,
+    Output,
+    RankDone,
+    RankExited,
+    decode_event,
+)
 from jupyter_sky.transport.together.ranks_done import RanksDone
+
+_ENDS = RankDone | RankExited
+_AFTER_LOST = Output | Display | Metrics | RankDone | RankExited | Lost
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,9 @@ class Taking:
 
 class Events:
     """The events that come from one agent.
+
+    Output that a node did not keep may be lost in many parts, between which other events were kept.
+    It is told once, before what ranks show next.
 
     Parameters
     ----------
@@ -64,6 +79,7 @@ class Events:
         self._taking = taking
         self._reader = reader
         self._seen = seen
+        self._lost = 0  # events with output, of which it was not told yet
 
     def receive(self, message: Message) -> None:
         """Take the event in a message, or the events that it stands for.
@@ -84,6 +100,7 @@ class Events:
             for event in events:
                 self._take(event)
         elif events:
+            self._tell_lost()
             self._taking.ends(events)
             self._note_seen(events[0].run)
 
@@ -91,9 +108,19 @@ class Events:
         if foreign := foreign_ranks(event, self.ranks):
             self._taking.foreign(foreign)
             return
+        if isinstance(event, Lost) and not event.others:
+            self._lost += event.shown
+            return
+        if isinstance(event, _AFTER_LOST):
+            self._tell_lost()
         self._taking.event(event)
-        if isinstance(event, RankDone | RankExited):
+        if isinstance(event, _ENDS):
             self._note_seen(event.run)
+
+    def _tell_lost(self) -> None:
+        if self._lost:
+            lost, self._lost = Lost(self._lost, 0), 0
+            self._taking.event(lost)
 
     def _note_seen(self, run: str | None) -> None:
         if self._seen:
