@@ -30,6 +30,7 @@ from jupyter_sky.notebook.output.ranks.outputs import RankOutputs
 from jupyter_sky.transport.protocol.events import Display, Output
 
 _LONGEST_LINE = 1000  # most characters of an unfinished line to keep, in case it becomes a bar
+_MOST = 4 * 2**20  # characters that are printed into a cell: page and kernel keep all of them
 _PATIENCE = 0.5  # seconds after which a bar is over that another one may follow, and go back up to
 
 
@@ -73,6 +74,7 @@ class Renderer:
         self._fitted: dict[str, FittedLine] = {}  # of one rank in a terminal
         self._bars: dict[str, InPlaceLines] = {}
         self._floods: dict[tuple[int, str], FloodEnd] = {}
+        self._printed = 0  # characters, since the cell was cleared
         self._unflushed = False
 
     def render(self, event: Output | Display, flush: bool = True) -> None:
@@ -132,6 +134,8 @@ class Renderer:
             self._write_to(stream, line.end())
         self._fitted.clear()
         self.flush()
+        for flood in self._floods.values():
+            flood.show(waits=False)
         self._floods.clear()
 
     def flush(self, waits: bool = True) -> None:
@@ -148,8 +152,8 @@ class Renderer:
         if self._unflushed:
             sys.stdout.flush()
             sys.stderr.flush()
-            for flood in self._floods.values():
-                flood.show()
+        for flood in self._floods.values():
+            flood.show()
         self._unflushed = False
         if self._bottom:
             self._bottom.show(self._moving_bar() if waits else "")
@@ -176,6 +180,7 @@ class Renderer:
         self._unfinished.clear()
         self._lines.clear()
         self._floods.clear()
+        self._printed = 0
         # With `wait` if something follows at once, so that the page keeps its height.
         self._shell.display_pub.clear_output(wait=wait or self._on_clear is not None)
         if self._on_clear:
@@ -185,7 +190,8 @@ class Renderer:
         key = (event.rank, event.stream)
         flood = self._floods.get(key)
         # A terminal cannot replace its output: print a notice for each gap.
-        if flood is None and event.skipped_bytes and hasattr(self._shell, "kernel"):
+        is_too_much = event.skipped_bytes or self._printed > _MOST
+        if flood is None and is_too_much and hasattr(self._shell, "kernel"):
             # The line in which the gap began is at its end.
             if key in self._lines:
                 self._end_lines(key)
@@ -247,6 +253,7 @@ class Renderer:
         if self._last_stream not in (None, stream):
             self._last_stream.flush()
         self._last_stream = stream
+        self._printed += len(text)
         stream.write(text)
 
     def _end_complete_bars(self, stream: str) -> None:
