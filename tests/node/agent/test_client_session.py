@@ -220,6 +220,31 @@ def test_who_reads_slowly_has_answers_early_and_catches_up_behind_the_events(
     asyncio.run(scenario())
 
 
+def test_an_answer_stays_behind_its_events_also_where_processors_are_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Asked(Host):
+        """An agent that publishes some events for each request."""
+
+        def answer(self, token: str, message: Message) -> Message:
+            for rank in range(5):
+                self.journal.append({"event": "formed", "rank": rank})
+            return {}
+
+    monkeypatch.setattr(event_feed, "_TURN", 0.0)
+
+    async def scenario() -> None:
+        host = Asked(tmp_path)
+        client = await followed(host)
+        client.sendall(encode({"op": "added", "id": 1}))
+        await until_read(host)
+        said = [message.get("n") or -message["re"] for message in received(client)]
+        assert said == [1, 2, 3, 4, 5, -1]
+        client.close()
+
+    asyncio.run(scenario())
+
+
 def test_who_was_away_for_long_does_not_keep_others_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

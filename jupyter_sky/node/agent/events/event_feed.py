@@ -159,7 +159,9 @@ class EventFeed:
                 frame = cursor.read() or b""
             parts.append(frame)
             size += len(frame)
-            if is_behind := time.monotonic() >= turn_ends and not cursor.is_at_end:
+            # Events in memory cost little: whoever lacks no others is sent all in order.
+            is_far_behind = not self._journal.is_recent(cursor.next)
+            if is_behind := is_far_behind and time.monotonic() >= turn_ends:
                 self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
                 break
         late = deque(each for each in self._held if is_behind and CAUGHT_UP in each[1])

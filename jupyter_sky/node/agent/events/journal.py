@@ -118,7 +118,7 @@ class Journal:
         not known of all of them at once that they cannot be read.
         """
         recent = self.last - len(self._recent) + 1
-        if number >= recent:
+        if self.is_recent(number):
             return self._recent[number - recent], number + 1
         spools = (self._shown, self._states, self._unwritten)
         following = (spool.following(number) for spool in spools)
@@ -127,6 +127,10 @@ class Journal:
             return frame, number + 1
         end = max(number + 1, min(kept, recent))
         return self._lost(number, end), end
+
+    def is_recent(self, number: int) -> bool:
+        """Return whether an event and all later ones are in memory."""
+        return number > self.last - len(self._recent)
 
     def brief(self, number: int) -> Brief | None:
         """Return a recent event in compact form, if it has one."""
