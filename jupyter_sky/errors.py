@@ -68,6 +68,7 @@ listed with its file::
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from typing import Self
@@ -120,6 +121,17 @@ OTHERS_RUN = "busy with a run that another notebook or program began"
 RUN_AGAIN = "Run the cell again to start a new one"
 RESTARTS_TOO = " (`%sky restart` does so too)"
 """What to do about a lost cluster, in a notebook; a terminal has no cell with its options."""
+
+
+NOTEBOOK_COMMANDS = ("push", "pull", "metrics", "panel", "auto", "dask", "debug", "forward")
+"""Commands that mean nothing without a notebook."""
+
+_TERMINAL_COMMAND = re.compile(rf"(?<!%)%sky\b(?! (?:{'|'.join(NOTEBOOK_COMMANDS)})\b)")
+
+
+def as_in_terminal(text: str) -> str:
+    """Return a sentence with commands like ``%sky down`` as they are typed in a terminal."""
+    return _TERMINAL_COMMAND.sub("jupyter sky", text)
 
 
 class ClusterLost(SkyError):

@@ -21,7 +21,7 @@ from jupyter_sky.api.calls.single_runs import SingleRuns
 from jupyter_sky.api.calls.terminal import write
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import ComputeFunction, PendingCompute, PendingGroup, computed, gather
-from jupyter_sky.api.display.start import start_first
+from jupyter_sky.api.display.start import put_in_words_of_a_script, start_first
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.api.plugin import Plugin, check_plugins
 from jupyter_sky.cluster.cluster import Cluster
@@ -183,6 +183,7 @@ class ComputePool:
     ) -> None:
         if self._process != os.getpid():
             return  # a forked process leaves the pool to the one that started it
+        put_in_words_of_a_script(error)
         try:
             if self._client:
                 self._client.leave()

@@ -28,7 +28,15 @@ from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.runs.handle import STOPPED_WITHIN
-from jupyter_sky.errors import RESTARTS_TOO, RUN_AGAIN, ScriptFailed, SkyError, UsageError
+from jupyter_sky.errors import (
+    NOTEBOOK_COMMANDS,
+    RESTARTS_TOO,
+    RUN_AGAIN,
+    ScriptFailed,
+    SkyError,
+    UsageError,
+    as_in_terminal,
+)
 from jupyter_sky.formatting import format_ranks, format_some
 from jupyter_sky.notebook.commands import control
 from jupyter_sky.notebook.commands.context import CommandContext
@@ -50,9 +58,6 @@ from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import check_can_be_left, choose_ranks
 from jupyter_sky.providers import providers
 from jupyter_sky.transport import event_loop
-
-_NOTEBOOK_COMMANDS = ("push", "pull", "metrics", "panel", "auto", "dask", "debug", "forward")
-"""Commands that mean nothing without a notebook."""
 
 _QUOTE = ("logs", "attach", "shell", "export", *SCRIPT_COMMANDS)
 """Commands that print what ranks or users wrote, in which nothing is replaced."""
@@ -145,7 +150,7 @@ def _run(words: Sequence[str]) -> int:
         Path.cwd()
     except FileNotFoundError:
         raise UsageError("this folder no longer exists: change to one that does.") from None
-    if command in _NOTEBOOK_COMMANDS:
+    if command in NOTEBOOK_COMMANDS:
         raise UsageError(f"`%sky {command}` works in a notebook only: type it in a cell.")
     if command == "run":
         from jupyter_sky.notebook.programs.run import run_program  # which has all of a notebook
@@ -356,7 +361,7 @@ def _overview() -> str:
     commands = "".join(
         f"  {name:<12}{help}\n"
         for name, (help, _) in COMMANDS.items()
-        if name not in _NOTEBOOK_COMMANDS
+        if name not in NOTEBOOK_COMMANDS
     )
     return (
         "usage: jupyter sky COMMAND [options]\n\n"
@@ -370,11 +375,7 @@ def _for_terminal(text: str) -> str:
     up = "`jupyter sky up --cluster NAME --nodes 4`"
     text = text.replace(STARTED_BY, up).replace(f"{RUN_AGAIN}{RESTARTS_TOO}", RUN_AGAIN)
     text = text.replace(RUN_AGAIN, f"To start a new one, say where and how large, as in {up}")
-    text = re.sub(r": `%sky push [^`]*` sends the notebook's", "", text)  # which is not here
-    return _TERMINAL_COMMAND.sub("jupyter sky", text)
-
-
-_TERMINAL_COMMAND = re.compile(rf"(?<!%)%sky\b(?! (?:{'|'.join(_NOTEBOOK_COMMANDS)})\b)")
+    return as_in_terminal(re.sub(r": `%sky push [^`]*` sends the notebook's", "", text))  # not here
 
 
 @contextlib.contextmanager

@@ -122,6 +122,13 @@ def test_a_script_that_goes_on_after_a_signal_is_ended_by_the_next(tmp_path: Pat
     script.communicate()
 
 
+def test_an_error_of_a_call_is_said_in_words_of_a_terminal(tmp_path: Path) -> None:
+    code = "    raise sky.errors.SkyError('it is lost: `%sky down nightly` ends it.')"
+    _, err = _begin(code, tmp_path).communicate(timeout=PATIENCE)
+    said = "jupyter_sky.errors.SkyError: it is lost: `jupyter sky down nightly` ends it."
+    assert err.splitlines()[-1] == said
+
+
 def test_a_name_that_is_taken_is_said_in_words_of_a_terminal(tmp_path: Path) -> None:
     with sky.ComputePool(name="nightly"):
         script = _begin(_CALLS["none"], tmp_path)

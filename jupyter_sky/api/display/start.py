@@ -19,7 +19,7 @@ from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster import stopped
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.errors import Declined, SkyError
+from jupyter_sky.errors import Declined, SkyError, as_in_terminal
 from jupyter_sky.providers.choice import Candidate, Selection, in_order
 from jupyter_sky.serialization import pickling
 
@@ -107,10 +107,15 @@ def _in_words_of_a_script() -> Iterator[None]:
     """Have an error say commands as they are typed in a terminal, unless this is a notebook."""
     try:
         yield
-    except (SkyError, Interrupted) as error:
-        if _shell() is None:
-            error.args = (f"{error}".replace("`%sky ", "`jupyter sky "), *error.args[1:])
+    except BaseException as error:
+        put_in_words_of_a_script(error)
         raise
+
+
+def put_in_words_of_a_script(error: BaseException | None) -> None:
+    """Have an error of ours say commands as a terminal has them, unless this is a notebook."""
+    if isinstance(error, SkyError | Interrupted) and _shell() is None:
+        error.args = (as_in_terminal(f"{error}"), *error.args[1:])
 
 
 @contextlib.contextmanager

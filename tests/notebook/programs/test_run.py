@@ -684,3 +684,14 @@ def test_a_terminal_has_colours_unless_they_are_not_wanted(
         os.close(screen)
         assert done.returncode == 1 and "ZeroDivisionError" in shown
         assert ("\x1b[" not in shown) == bool(wanted)
+
+
+def test_an_error_advises_commands_of_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
+    write_notebook(
+        tmp_path / "grow.ipynb",
+        "%%sky --nodes 1 --cluster kept\nx = 1",
+        "%sky scale --cluster kept",
+    )
+    done = terminal.sky("run", "grow.ipynb")
+    assert "should have, as in `jupyter sky scale 8`; it has 1 now." in done.stderr
+    assert "%sky" not in done.stderr.partition("give the number")[2]
