@@ -241,7 +241,7 @@ class ComputePool:
             If nodes do not start; the pool is then as it was before.
         """
         spec = replace(self.spec, nodes=nodes)
-        known, unwritten = self.cluster.warnings, self.cluster.mounts.write_back_leaving(nodes)
+        known, unwritten = self.cluster.warnings, self.cluster.mounts.write_back_leaving(nodes)[1]
         self.cluster.scale(nodes)
         self.spec = spec
         for sentence in [*unwritten, *self.cluster.warnings[len(known) :]]:

@@ -96,18 +96,22 @@ class Mounts:
         written, troubles = mount.sentences(said)
         return written, [*troubles, *unanswered]
 
-    def write_back_leaving(self, stay: int) -> list[str]:
+    def write_back_leaving(
+        self, stay: int, tick: Callable[[], object] = lambda: None
+    ) -> tuple[list[str], list[str]]:
         """Write back what ranks of the nodes that are about to leave have written.
 
         Parameters
         ----------
         stay
             How many nodes stay.
+        tick
+            As for `write_back`.
 
         Returns
         -------
-        list of str
-            Sentences about files that exist only on a node.
+        tuple
+            As of `write_back`.
 
         Raises
         ------
@@ -116,10 +120,10 @@ class Mounts:
         """
         controller = self._controller
         if not self.volumes:
-            return []
+            return [], []
         if not wait(controller.holds_soon(lambda: not controller.state.busy_runs)):
             raise busy(controller.spec.name)
-        return self.write_back(stay)[1]
+        return self.write_back(stay, tick)
 
     def lost(self) -> list[str]:
         """Return sentences about lost nodes, whose ranks may have written what is nowhere else."""

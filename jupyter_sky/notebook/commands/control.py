@@ -227,7 +227,7 @@ def scale_cluster(
     provider = asking_above(session.factory.provider(wanted), agreed or 0.0)
     try:
         if nodes < has:
-            write_back_before_leaving(cluster, nodes, is_discarded)
+            write_back_before_leaving(cluster, nodes, is_discarded, progress)
         untold = cluster.scale(nodes, provider, progress)
         options = wanted
     except KeyboardInterrupt:

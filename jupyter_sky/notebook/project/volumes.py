@@ -19,6 +19,7 @@ from jupyter_sky.cluster.volumes import unattached
 from jupyter_sky.formatting import format_count, format_list
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.project.install import install
+from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.buckets.volume import Volume, check_here, packages_for
 from jupyter_sky.providers.cloud import CloudProvider
 
@@ -74,30 +75,50 @@ def write_back(shell: InteractiveShell, cluster: Cluster, keeps: bool = False) -
     """
     if not cluster.mounts.volumes:
         return
-    line, begun, places = NoticeLine(shell, cluster.name), time.monotonic(), _written_to(cluster)
-
-    def show(text: str) -> None:
-        with contextlib.suppress(OSError):  # as in `say_troubles`
-            line.update(text)
-
-    def show_wait() -> None:
-        if places and time.monotonic() - begun > _LONG:
-            show(f"writing back to {places}")
-
+    shown = _WriteBackProgress(NoticeLine(shell, cluster.name).update, cluster)
     try:
-        written, troubles = cluster.mounts.write_back(tick=show_wait)
+        written, troubles = cluster.mounts.write_back(tick=shown.tick)
     except KeyboardInterrupt:
         raise Interrupted(f"the cell was stopped. {still_written(cluster)}".rstrip()) from None
     lost = cluster.mounts.lost()
-    if written:
-        show("; ".join(written))
-    elif line.is_shown:  # what was written meanwhile, others were told
-        show(
-            f"{'not everything' if troubles or lost else 'everything'} is written back to {places}"
-        )
+    shown.end(written, is_complete=not troubles and not lost)
     if keeps:
         _refuse_to_lose(cluster, troubles)
     say_troubles(cluster.name, [*troubles, *lost])
+
+
+class _WriteBackProgress:
+    """Says where files are being written back to, if it takes long, and what was written.
+
+    Parameters
+    ----------
+    show
+        Called with a text that replaces the former one.
+    cluster
+        The cluster.
+    """
+
+    def __init__(self, show: Progress, cluster: Cluster) -> None:
+        self._shown_by, self._begun, self._is_shown = show, time.monotonic(), False
+        self._places = _written_to(cluster)
+
+    def tick(self) -> None:
+        """Show that it goes on; called twice a second."""
+        if self._places and time.monotonic() - self._begun > _LONG:
+            self._show(f"writing back to {self._places}")
+
+    def end(self, written: Sequence[str], is_complete: bool) -> None:
+        """Show what was written."""
+        if written:
+            self._show("; ".join(written))
+        elif self._is_shown:  # what was written meanwhile, others were told
+            amount = "everything" if is_complete else "not everything"
+            self._show(f"{amount} is written back to {self._places}")
+
+    def _show(self, text: str) -> None:
+        self._is_shown = True
+        with contextlib.suppress(OSError):  # as in `say_troubles`
+            self._shown_by(text)
 
 
 def still_written(cluster: Cluster) -> str:
@@ -121,7 +142,7 @@ def say_troubles(name: str, troubles: Sequence[str]) -> None:
             print(f"{name}: {trouble}", file=sys.stderr)
 
 
-def write_back_or_refuse(cluster: Cluster) -> None:
+def write_back_or_refuse(cluster: Cluster, progress: Progress = lambda text: None) -> None:
     """Write back files of volumes that rented machines alone have, before these are released.
 
     Raises
@@ -130,7 +151,9 @@ def write_back_or_refuse(cluster: Cluster) -> None:
         If they cannot be written back.
     """
     if cluster.mounts.volumes and isinstance(cluster.provider, CloudProvider):
-        _, troubles = cluster.mounts.write_back()
+        shown = _WriteBackProgress(progress, cluster)
+        written, troubles = cluster.mounts.write_back(tick=shown.tick)
+        shown.end(written, is_complete=not troubles)
         _refuse_to_lose(cluster, troubles)
 
 
@@ -141,7 +164,9 @@ def _refuse_to_lose(cluster: Cluster, troubles: Sequence[str]) -> None:
     unattached.refuse(cluster.provider, cluster.name, troubles, advice)
 
 
-def write_back_before_leaving(cluster: Cluster, nodes: int, is_discarded: bool) -> None:
+def write_back_before_leaving(
+    cluster: Cluster, nodes: int, is_discarded: bool, progress: Progress
+) -> None:
     """Write back what ranks of the nodes that leave have written.
 
     Parameters
@@ -152,6 +177,8 @@ def write_back_before_leaving(cluster: Cluster, nodes: int, is_discarded: bool) 
         How many nodes stay.
     is_discarded
         Whether to let them leave with files that they alone have.
+    progress
+        Called with what is being written back.
 
     Raises
     ------
@@ -162,7 +189,9 @@ def write_back_before_leaving(cluster: Cluster, nodes: int, is_discarded: bool) 
     """
     if is_discarded:
         return
-    troubles = cluster.mounts.write_back_leaving(nodes)
+    shown = _WriteBackProgress(progress, cluster)
+    written, troubles = cluster.mounts.write_back_leaving(nodes, shown.tick)
+    shown.end(written, is_complete=not troubles)
     unattached.refuse(
         cluster.provider,
         f"{cluster.name} stays as it was",

@@ -505,3 +505,27 @@ def test_what_nobody_can_be_told_keeps_no_cluster_from_being_ended(
     cluster: Any = SimpleNamespace(name="rented", mounts=mounts)
     monkeypatch.setattr(sys, "stderr", Closed())
     volumes.write_back(cast(InteractiveShell, None), cluster)
+
+
+@pytest.mark.parametrize("how", ["stop", "scale"])
+def test_files_on_their_way_back_are_shown_before_machines_go(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(volumes, "_LONG", -1.0)
+
+    def write_back(*stay: int, tick: Callable[[], object]) -> tuple[list[str], list[str]]:
+        tick()
+        return ["wrote 1 file, 3 B, to s3://photos"], []
+
+    mounts = SimpleNamespace(
+        volumes=(Volume.parse("s3://photos:/data"),),
+        write_back=write_back,
+        write_back_leaving=lambda stay, tick: write_back(stay, tick=tick),
+    )
+    rented: Any = SimpleNamespace(name="train", provider=sky.AWS(), mounts=mounts, alive=True)
+    shown: list[Any] = []
+    if how == "stop":
+        volumes.write_back_or_refuse(rented, shown.append)
+    else:
+        volumes.write_back_before_leaving(rented, 1, False, shown.append)
+    assert shown == ["writing back to s3://photos", "wrote 1 file, 3 B, to s3://photos"]

@@ -189,7 +189,9 @@ def test_a_code_of_the_users_device_is_asked_for_once(
 
 def test_rented_machines_with_what_is_nowhere_else_are_not_given_back() -> None:
     trouble = "not written to s3://photos: /data/model, on node 0 alone (access is denied)"
-    mounts = SimpleNamespace(volumes=(VOLUME,), write_back=lambda: ([], [trouble]))
+    mounts = SimpleNamespace(
+        volumes=(VOLUME,), write_back=lambda tick: (tick(), ([], [trouble]))[1]
+    )
     rented: Any = SimpleNamespace(name="train", provider=sky.AWS(), mounts=mounts, alive=True)
     with pytest.raises(SkyError, match=r"/data/model, on node 0 alone .* `%sky down --discard`"):
         write_back_or_refuse(rented)

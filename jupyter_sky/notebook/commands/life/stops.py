@@ -23,8 +23,10 @@ from jupyter_sky.notebook.attached import attached_options, attached_spec
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.errors import no_cluster
 from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.project.volumes import write_back_or_refuse
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.event_loop import CleanUpFailed
 
@@ -37,7 +39,8 @@ def stop(context: CommandContext, options: Namespace) -> None:
     if options.dry_run:
         print(foresee_stop(cluster))
     else:
-        print(stop_cluster(context.session, cluster, print))
+        line = NoticeLine(context.shell, cluster.name)
+        print(stop_cluster(context.session, cluster, print, line.update))
 
 
 def start(
@@ -97,13 +100,20 @@ def start(
     row_updates.record_variables(cluster.id, spec.image.env)
 
 
-def stop_cluster(session: Session, cluster: Cluster, say: Callable[[str], None]) -> str:
+def stop_cluster(
+    session: Session,
+    cluster: Cluster,
+    say: Callable[[str], None],
+    progress: Progress = lambda text: None,
+) -> str:
     """Stop a cluster, and return a sentence about its cost from then on.
 
     Parameters
     ----------
     say
         Called with what will be lost, beforehand.
+    progress
+        Called with what is being written back before.
 
     Raises
     ------
@@ -111,7 +121,7 @@ def stop_cluster(session: Session, cluster: Cluster, say: Callable[[str], None])
         If it cannot be stopped; it is then as it was.
     """
     name, cost = cluster.name, cluster.power.check_stop()
-    write_back_or_refuse(cluster)
+    write_back_or_refuse(cluster, progress)
     say(_losses(cluster))
     cluster.power.stop(cost)
     session.panels.settle(cluster)
