@@ -24,6 +24,7 @@ from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, conve
 from jupyter_sky.providers.ssh.connection.errors import (
     CommandError,
     HostError,
+    no_answer,
     not_led,
     runs_nothing,
 )
@@ -279,6 +280,8 @@ class SSHConnection:
         except TimeoutError:
             raise CommandError.of_silence(within) from None
         except (OSError, EOFError) as error:
+            if self._server is not None and self._server.is_gone:
+                raise HostError(no_answer(handshake.GIVEN_UP_AFTER)) from None
             raise HostError(f"the connection broke ({str(error) or 'end of file'})") from None
         if not said.has_begun:
             text = said.before + said.errors

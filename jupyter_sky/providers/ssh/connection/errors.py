@@ -57,6 +57,13 @@ class LoginError(SkyError):
     """The host accepts none of these keys."""
 
 
+def no_answer(seconds: float) -> str:
+    """Return what is said of a host that has not answered for so long."""
+    return (
+        f"it has not answered for {seconds:.0f} s: is the machine on, and are you in its network?"
+    )
+
+
 def runs_nothing(said: str) -> str:
     """Return what is wrong with a login that does not run what it is given, from what it said."""
     shown = "".join(each for each in said.rstrip(".") if each.isprintable() and each != "\ufffd")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import math
 import random
 import re
 import socket
@@ -29,8 +31,12 @@ AUTHENTICATE_WITHIN = 60.0
 It may ask a directory service that is slow, and the key may wait for the user's touch.
 """
 
-_KEEP_ALIVE = 15  # seconds; firewalls and NATs forget silent connections
+GIVEN_UP_AFTER = 30.0
+"""Seconds without a word of a server that was asked for one, after which it is taken for gone."""
 
+_KEEP_ALIVE = 5  # seconds; firewalls and NATs forget silent connections, too
+
+_LONGEST_MOMENT = 1.0  # seconds
 
 _PAUSES = (0.5, 1.0, 2.0)
 """Seconds before the next attempts to log in to a server that has too many logins at this moment.
@@ -188,7 +194,8 @@ def open_transport(
         host_keys.check_host_key(login, transport.get_remote_server_key())
         server.is_known = True
         authentication.authenticate(transport, login)
-        transport.set_keepalive(_KEEP_ALIVE)
+        transport.keep_alive(_KEEP_ALIVE)
+        server.give_up_after(GIVEN_UP_AFTER)
         return transport
     except BaseException as error:
         if transport is not None:
@@ -206,9 +213,10 @@ def open_transport(
 
 
 class Server:
-    """A connection to a server that is limited in data while its identity is unknown.
+    """A connection to a server that is limited in data while its identity is unknown, and in time.
 
-    paramiko would buffer an endless banner, or a packet of any size, until memory is full.
+    paramiko would buffer an endless banner, or a packet of any size, until memory is full. Later it
+    would wait for ever, or for as long as TCP does, for a machine that has lost its power.
 
     Attributes
     ----------
@@ -218,12 +226,17 @@ class Server:
         The beginning of what it has said.
     heard
         When anything came from it last, by the monotonic clock.
+    is_gone
+        Whether it was given up because it said nothing for too long.
     """
 
     def __init__(self, sock: socket.socket | ProxyCommand | paramiko.Channel) -> None:
         self.is_known = False
         self.heard = time.monotonic()
+        self.is_gone = False
         self._sock = sock
+        self._given_up_after = math.inf
+        self._unheard, self._waited_at = 0.0, self.heard
         self._left = MOST_BEFORE
         self.said = ""
         self._has_ended = False
@@ -233,16 +246,24 @@ class Server:
         """Seconds since anything came from it."""
         return time.monotonic() - self.heard
 
+    def give_up_after(self, seconds: float) -> None:
+        """Take it for gone from now on when it has said nothing for so long."""
+        self._given_up_after = seconds
+
     def recv(self, count: int) -> bytes:
         """Receive bytes, as a socket does."""
         try:
             data: bytes = self._sock.recv(count)
+        except TimeoutError:  # paramiko tries again, ten times a second
+            self._wait()
+            raise
         except ConnectionError:  # it has closed with our greeting unread, which resets
             self._has_ended = True
             raise
         self._has_ended = not data
         self.said += data[: _MOST_SAID - len(self.said)].decode(errors="replace")
         self.heard = time.monotonic()
+        self._unheard = 0.0
         if not self.is_known:
             self._left -= len(data)
             if self._left < 0:
@@ -253,12 +274,27 @@ class Server:
         """Send bytes, as a socket does."""
         try:
             sent: int = self._sock.send(data)
+        except TimeoutError:
+            self._wait()
+            raise
         except ConnectionError:  # it may have said why before it closed
             with contextlib.suppress(OSError, EOFError):
                 while self.recv(_MOST_SAID):
                     pass
             raise
         return sent
+
+    def _wait(self) -> None:
+        """Count a moment in which nothing came, or could be sent.
+
+        Not what the clock says: a kernel that was stopped for a while has not listened meanwhile.
+        """
+        now = time.monotonic()
+        self._unheard += min(now - self._waited_at, _LONGEST_MOMENT)
+        self._waited_at = now
+        if self._unheard > self._given_up_after:
+            self.is_gone = True
+            raise ConnectionAbortedError(errno.ECONNABORTED, "it said nothing for too long")
 
     @property
     def has_turned_away(self) -> bool:

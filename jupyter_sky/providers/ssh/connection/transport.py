@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from typing import ClassVar
 
 import paramiko
-from paramiko.common import cMSG_CHANNEL_OPEN
+from paramiko.common import cMSG_CHANNEL_OPEN, cMSG_GLOBAL_REQUEST
 
-from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.errors import HostError, no_answer
 
 _KIND = "direct-streamlocal@openssh.com"
 _REQUEST = cMSG_CHANNEL_OPEN + len(_KIND).to_bytes(4, "big") + _KIND.encode()
@@ -85,8 +86,26 @@ class Transport(paramiko.Transport):  # type: ignore[misc]  # it has no types
                         "in its sshd_config"
                     ) from None
             except paramiko.SSHException as error:
+                if self.silent_for >= timeout:
+                    raise HostError(no_answer(timeout)) from None
                 raise HostError(f"it takes no more commands ({error})") from None
             time.sleep(_TRY_EVERY)
+
+    def keep_alive(self, interval: float) -> None:
+        """Ask the server for a sign of life whenever nothing was sent for so many seconds.
+
+        paramiko's own `set_keepalive` asks for no answer, so it never learns that there is none.
+        """
+        ours = weakref.proxy(self)
+        self.packetizer.set_keepalive(interval, lambda: ours.ask_for_sign_of_life())
+
+    def ask_for_sign_of_life(self) -> None:
+        """Send what every server answers, if only with a refusal, and do not wait for it."""
+        request = paramiko.Message()
+        request.add_byte(cMSG_GLOBAL_REQUEST)
+        request.add_string("keepalive@openssh.com")
+        request.add_boolean(True)
+        self._send_user_message(request)
 
     def answers(self, timeout: float) -> bool:
         """Return whether the server answers, if only with a refusal."""

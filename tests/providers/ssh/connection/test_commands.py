@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pytest
 
-from jupyter_sky.providers.ssh.connection import connection
+from jupyter_sky.providers.ssh.connection import connection, handshake
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import parse_one
@@ -78,3 +78,34 @@ def test_what_waits_for_an_answer_ends_with_the_connection(lab: Lab, client: Non
                 quiet.result()
     finally:
         (host.folder / "tmp" / "gate").touch()
+
+
+@pytest.mark.parametrize("via", [(), ("lab2",)])
+@pytest.mark.parametrize("data", [None, bytes(50_000_000)], ids=["silent", "being sent"])
+def test_a_host_that_lost_its_power_is_given_up_while_it_runs_a_command(
+    lab: Lab,
+    client: None,
+    monkeypatch: pytest.MonkeyPatch,
+    via: tuple[str, ...],
+    data: bytes | None,
+) -> None:
+    jump = pool.get(parse_one("lab2"))
+    jump.connect()  # with the usual patience: it is the host that is to be given up
+    monkeypatch.setattr(handshake, "GIVEN_UP_AFTER", 1.0)
+    monkeypatch.setattr(handshake, "_KEEP_ALIVE", 0.2)
+    host, there = lab.hosts[0], SSHConnection(parse_one("lab1"), via)
+    begun = host.folder / "tmp" / "runs"
+    script = f"touch {begun}; sleep 600" + "; cat > /dev/null" * (data is not None)
+    started = threads.submit(there.run, script, data, ends_with_us=data is None)
+    try:
+        until(begun.exists)
+        host.cut()
+        with pytest.raises(HostError, match=r"^it has not answered for 1 s: is the machine on"):
+            started.result(timeout=20)
+    finally:
+        begun.unlink(missing_ok=True)
+        host.mend()
+        for each in (there, jump):
+            each.close()
+        for each in host.processes("sleep 600"):
+            each.kill()
