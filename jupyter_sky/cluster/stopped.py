@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from jupyter_sky.cluster.errors import Interrupted, TimedOut
 from jupyter_sky.cluster.inspection.findings import Findings
@@ -13,7 +13,9 @@ from jupyter_sky.formatting import format_list, format_ranks
 from jupyter_sky.transport.event_loop import CleanUpFailed, StillCleaningUp
 
 
-def raise_if_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> None:
+def raise_if_stopped(
+    run: Run, deadline: float, untold: Sequence[Connection], ended_at_once: Set[int] = frozenset()
+) -> None:
     """Raise what a run that was stopped ends with.
 
     Parameters
@@ -24,6 +26,8 @@ def raise_if_stopped(run: Run, deadline: float, untold: Sequence[Connection]) ->
         Seconds within which ranks have to react to Stop.
     untold
         The connections to nodes that have not answered yet to Stop.
+    ended_at_once
+        The ranks whose processes are ended because Stop was pressed again.
 
     Raises
     ------
@@ -35,12 +39,12 @@ def raise_if_stopped(run: Run, deadline: float, untold: Sequence[Connection]) ->
     if run.stopped_by_user:
         if run.trouble and not run.sent:
             raise Interrupted(f"{run.trouble}") from None
-        raise Interrupted(_what_stopped(run, deadline, untold)) from None
+        raise Interrupted(_what_stopped(run, deadline, untold, ended_at_once)) from None
     if (limit := run.time_limit) is not None:
         if run.trouble and not run.sent:
             raise TimedOut(f"the time limit is over: {run.trouble}") from None
         limit = run.task.attempt.timeout or limit
-        what = _what_stopped(run, deadline, untold)
+        what = _what_stopped(run, deadline, untold, ended_at_once)
         raise TimedOut(f"the time limit of {limit:g} s is over: {what}") from None
 
 
@@ -80,7 +84,9 @@ def start_of(name: str) -> Iterator[None]:
         raise Interrupted(f"the start of {name} was stopped; nothing is left running.") from None
 
 
-def _what_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> str:
+def _what_stopped(
+    run: Run, deadline: float, untold: Sequence[Connection], ended_at_once: Set[int]
+) -> str:
     seconds = run.seconds - (run.began - run.started)
     waiting = frozenset() if run.finished else run.waiting
     has_any_stopped = not waiting.issuperset(run.task.ranks)
@@ -98,7 +104,14 @@ def _what_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> st
         text += f"; the {process} of {format_ranks(ended)} had to be ended, and variables are lost"
     silent = [each for each in untold if waiting & each.ranks]
     away = waiting & frozenset(rank for each in silent for rank in each.ranks)
-    if heard := waiting - away:
+    if now := (waiting & ended_at_once) - away:
+        who = format_ranks(now) if has_any_stopped or away else they
+        are, their = ("is", "its") if len(now) == 1 else ("are", "their")
+        text += (
+            f"; as Stop was pressed again, {who} {are} ended at once, and {their} variables are "
+            "lost"
+        )
+    elif heard := waiting - away:
         who, limit = format_ranks(heard), f"{deadline:g} s"
         named = who if has_any_stopped or away else they
         reads = " (or what was recorded is still being read)" if run.task.records else ""

@@ -58,6 +58,7 @@ class RunHandle:
         self._run = run
         self._scheduler = scheduler
         self._begun = False
+        self._ended_at_once: frozenset[int] = frozenset()
         self._notice: Callable[[str], object] = lambda text: None
         self._teller = Teller(scheduler.controller, run.id)
         self.answers = PromptAnswers(scheduler.controller, run.id, run.prompts)
@@ -378,7 +379,8 @@ class RunHandle:
         try:
             self._show_queued(callbacks, time.monotonic() + STOPPED_WITHIN + more)
         except KeyboardInterrupt:  # Stop was pressed again
-            event_loop.call(self._scheduler.kill, self._run.waiting)
+            self._ended_at_once = self._run.waiting
+            event_loop.call(self._scheduler.kill, self._ended_at_once)
 
     def _stop_in_time(self, limit: float) -> None:
         """Stop a run that is followed in the background, when its time is over."""
@@ -393,5 +395,6 @@ class RunHandle:
             self._scheduler.interrupt(run.id)
 
     def _raise_if_stopped(self) -> None:
-        controller = self._scheduler.controller
-        raise_if_stopped(self._run, controller.timeouts.stop, self._scheduler.untold(self._run))
+        within = self._scheduler.controller.timeouts.stop
+        untold = self._scheduler.untold(self._run)
+        raise_if_stopped(self._run, within, untold, self._ended_at_once)

@@ -25,6 +25,7 @@ from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.network.blobs.shared_memory import SharedMemory
+from jupyter_sky.cluster.runs import handle
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.transport.flow import Flow
@@ -432,6 +433,36 @@ def test_a_rank_that_does_not_react_is_ended(new) -> None:
     assert shown["run"]["state"] == "interrupted"
     error = "it did not react to Stop within 4 s, and was ended"
     assert [rank["error"] for rank in shown["ranks"] if rank["rank"] == 1] == [error]
+
+
+def test_stop_that_is_pressed_again_ends_ranks_at_once_and_says_so(
+    new, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "STOPPED_WITHIN", 60.0)  # however slow the rank is to react
+    cells = new(nodes=2, framework=False, stop=60.0)
+    before = cells.ask("__import__('os').getpid()")
+    deaf = """
+import time
+print("here")
+while True:
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        print("ignored")
+"""
+
+    def press(event: Output) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        cells.start(deaf, ranks=[1], show=[1]).follow(press)
+    said = (
+        r"rank 1 was to stop after \S+ s; as Stop was pressed again, it is ended at once, and its"
+    )
+    assert re.fullmatch(rf"{said} variables are lost\.", str(caught.value))
+    # The next cell does not wait for the minute that a rank gets to react.
+    after = cells.ask("__import__('os').getpid()")
+    assert after[0] == before[0] and after[1] != before[1]
 
 
 def test_a_connection_of_the_user_survives_a_broken_collective(cells) -> None:
