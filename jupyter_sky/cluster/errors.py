@@ -50,6 +50,17 @@ class Failure:
         return self.error["type"], self.error["text"], *chain
 
     @property
+    def way(self) -> tuple[Any, ...]:
+        """A key that is equal for ranks that were lost in the same way, too: they differ in names.
+
+        Each has its number in its error, and behind it the last lines that it has printed.
+        """
+        if self.error["type"] != RankLost.__qualname__:
+            return self.signature
+        what = self.error["text"].partition(BEFORE_LAST_LINES)[0]
+        return RankLost.__qualname__, what.removeprefix(f"rank {self.rank} ")
+
+    @property
     def chain(self) -> list[ChainedError]:
         """Its error and the causes of that; empty if it was not raised by code."""
         return self.error.get("chain", [])
@@ -323,17 +334,24 @@ def _colours_are_wanted() -> bool:
 
 
 def _summary(failures: Sequence[Failure]) -> list[str]:
-    """Say which ranks failed, combining equal errors."""
+    """Say which ranks failed, combining equal errors, and losses of ranks for the same reason."""
     groups: dict[tuple[Any, ...], list[Failure]] = {}
     for failure in failures:
-        groups.setdefault(failure.signature, []).append(failure)
+        groups.setdefault(failure.way, []).append(failure)
     lines: list[str] = []
     for members in groups.values():
-        where = format_ranks([member.rank for member in members])
-        hosts = list(dict.fromkeys(host for _, host in sorted((m.rank, m.host) for m in members)))
-        line = f"on {where} ({format_some(hosts, 3)})"
+        equal = [each for each in members if each.signature == members[0].signature]
+        line = _where(equal)
         lines.append(f"{_apart(members[0], failures[0])} {line}" if lines else line)
+        if others := [each for each in members if each not in equal]:
+            lines.append(f"the same {_where(others)}")
     return lines
+
+
+def _where(failures: Sequence[Failure]) -> str:
+    ranks = [each.rank for each in failures]
+    hosts = dict.fromkeys(host for _, host in sorted((each.rank, each.host) for each in failures))
+    return f"on {format_ranks(ranks)} ({format_some([*hosts], 3)})"
 
 
 def _apart(failure: Failure, first: Failure) -> str:

@@ -134,7 +134,9 @@ def _lost_ranks(failures: Sequence[Failure]) -> str | None:
         return None
     reason = lost[0].error["text"].partition(" lost: ")[2].partition(". ")[0]
     ranks = [failure.rank for failure in lost]
-    return f"{format_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} lost: {reason}"
+    if len(ranks) == 1:
+        return f"{format_ranks(ranks)} is lost: {reason}"
+    return f"{format_ranks(ranks)} are lost (rank {ranks[0]}: {reason})"
 
 
 def _measured(run: Run, what: str, nodes: tuple[str, ...] = ()) -> Loss:

@@ -277,6 +277,17 @@ print("done")
     assert out.endswith("done\n")
 
 
+def test_why_several_ranks_are_lost_is_said_of_one_of_them(pair: Notebook) -> None:
+    out = pair.run("""%%sky --retry 1
+import os, signal, jupyter_sky as sky
+if is_first(f"rank {sky.instance_info().rank}"):
+    os.kill(os.getpid(), signal.SIGTERM)
+print("done")
+""")
+    assert re.search(r"ranks 0-1 are lost \(rank [01]: it was killed by SIGTERM\)\. Lost: ", out)
+    assert out.endswith("done\n")
+
+
 def test_an_error_of_the_cell_is_its_own(pair: Notebook, tmp_path: Path) -> None:
     code = "open(f'{folder}/begun', 'a').write('.')\nraise ValueError('mine')"
     with pytest.raises(ValueError, match="mine"):

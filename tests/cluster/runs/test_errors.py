@@ -257,12 +257,18 @@ def test_a_killed_rank_is_named_and_comes_back_empty(cells) -> None:
     assert cells.ask("x.item()") == [4.0] * 4
 
 
-def test_of_the_second_rank_that_was_lost_it_is_said_in_a_line() -> None:
-    lost = [RankExited(rank, 1, "killed", "run", f"line {rank}", True) for rank in (0, 1)]
+def test_why_ranks_are_lost_is_said_once_where_it_is_the_same() -> None:
+    reasons = ["it was killed by SIGKILL"] * 12 + ["its process ended with status 3"]
+    lost = [
+        RankExited(rank, 1, reason, "run", f"line {rank}", True)
+        for rank, reason in enumerate(reasons)
+    ]
     failures = [Failure(each.rank, f"node {each.rank}", rank_lost(each, True)) for each in lost]
-    first, second = remote_error(failures).__notes__
+    first, same, other = remote_error(failures).__notes__
     assert first == "on rank 0 (node 0)"
-    assert second.endswith("ranks that were not lost keep theirs. on rank 1 (node 1)")
+    assert same == "the same on ranks 1-11 (node 1, node 2, node 3 and 8 more)"
+    assert other.startswith("RankLost: rank 12 is lost: its process ended with status 3. ")
+    assert other.endswith("ranks that were not lost keep theirs. on rank 12 (node 12)")
 
 
 @pytest.mark.parametrize(
