@@ -36,8 +36,11 @@ class CommandError(HostError):
 
     @classmethod
     def of_end(cls, status: int, lines: Sequence[str]) -> CommandError:
-        """Return the error of a command that has printed these lines."""
-        return cls("\n".join(lines[-_MOST_LINES:]) or f"a command ended with status {status}")
+        """Return the error of a command that has printed these lines; of a signal, below 0."""
+        end = f"a command ended with status {status}"
+        if status < 0:
+            end = "a command was killed, as by a system without memory: `dmesg` there says by whom"
+        return cls("\n".join(lines[-_MOST_LINES:]) or end)
 
     @classmethod
     def of_silence(cls, seconds: float) -> CommandError:

@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_sky.providers.ssh.connection import connection, handshake
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
-from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from tests.lab import Host, Lab
 from tests.waiting import until
@@ -109,3 +109,12 @@ def test_a_host_that_lost_its_power_is_given_up_while_it_runs_a_command(
             each.close()
         for each in host.processes("sleep 600"):
             each.kill()
+
+
+def test_of_a_command_that_was_killed_it_is_said(lab: Lab, client: None) -> None:
+    there = pool.get(parse_one("lab1"))
+    with pytest.raises(CommandError, match="^a command was killed, as by a system without"):
+        there.run("kill -KILL $PPID")
+    with pytest.raises(CommandError, match="^a command ended with status 7$"):
+        there.run("exit 7")
+    there.close()
