@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.cluster import version_check
-from jupyter_sky.cluster.control import process_group, scaling
+from jupyter_sky.cluster.control import process_group, recovery, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import owed_runs
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.pending import end_of_agent
 from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.cluster.state import ClusterPhase, reduce, running
 from jupyter_sky.providers.base import AgentGone, Machine
@@ -44,26 +46,30 @@ async def restore(
     Raises
     ------
     AgentGone
-        If one of its agents has ended, or is about to.
+        If one of its agents has ended and is not this kernel's to replace, or is about to end.
     ClusterLost
         If one ends meanwhile, and is not replaced.
     """
-    welcomes = await controller.connect(machines, since=None)
-    for connection, welcome in zip(controller.connections, welcomes, strict=True):
+    welcomes, gone = await controller.connect(machines, since=None)
+    controller.shared = any(welcome["shared"] for welcome in welcomes.values())
+    is_ours = welcomes and not (controller.visits or controller.shared)
+    if gone and not (is_ours and recovery.can_replace(controller)):
+        raise next(iter(gone.values()))
+    for connection, welcome in welcomes.items():
         if welcome["ending"]:
             raise AgentGone("the cluster is ending")
         _restore_ranks(controller, connection, welcome)
-    pairs = zip(controller.connections, welcomes, strict=True)
-    own = [rank for connection, welcome in pairs for rank in _own_ranks(connection, welcome)]
+    for connection, end in gone.items():  # the next run has others take their places
+        connection.declare_lost(*end_of_agent(end, heard=time.time()))
+    own = [rank for each, welcome in welcomes.items() for rank in _own_ranks(each, welcome)]
     newest = max((max(rank["generation"], rank["forming"] or 0) for rank in own), default=0)
     # Before events arrive: that a rank enters this group is no news of another kernel.
     controller.state = replace(controller.state, generation=newest)
-    controller.shared = any(welcome["shared"] for welcome in welcomes)
     controller.has_company = controller.shared
     followed = await _follow_from_unseen_run(controller, welcomes)
     if not controller.visits:
         controller.warnings = version_check.check(controller.versions)
-        await scaling.finish_interrupted(controller, welcomes, leaving)
+        await scaling.finish_interrupted(controller, [*welcomes.values()], leaving)
         if any(rank["forming"] for rank in own):
             # Some may wait for ranks that a killed kernel has not told, but another notebook may
             # also be about to form a group, in its own time.
@@ -110,7 +116,7 @@ def _restore_ranks(controller: Controller, connection: Connection, welcome: Welc
 
 
 async def _follow_from_unseen_run(
-    controller: Controller, welcomes: Sequence[Welcome]
+    controller: Controller, welcomes: Mapping[Connection, Welcome]
 ) -> str | None:
     """Ask for events, including all of a run whose end no notebook has seen; return that run."""
     own = _latest_runs(controller, welcomes)
@@ -125,28 +131,28 @@ async def _follow_from_unseen_run(
         run = latest["run"]
         told = {rank for each in own.values() if each["run"] == run for rank in each["ranks"]}
         # The kernel ended before it had told the others. A node that lies only ends its own run.
-        begun = [each["latest"] for each in welcomes if each["latest"]]
+        begun = [each["latest"] for each in welcomes.values() if each["latest"]]
         ranges = [each["ranks"] for each in begun if each["run"] == run]
         untold = {rank for each in ranges for rank in among(each, controller.ranks)} - told
         owed = await asyncio.to_thread(owed_runs.find, controller.id, run)
         began = decode_event({**latest, "ranks": to_ranges(told)})
         assert isinstance(began, RunBegan)
         controller.listener.on_unseen_run(began, owed, sorted(untold))
-    for connection, welcome in zip(controller.connections, welcomes, strict=True):
+    for connection, welcome in welcomes.items():
         latest, last = own.get(connection), welcome["last"]
         connection.follow(latest["n"] if latest and latest["run"] == run else last, known=last)
     return run
 
 
 def _latest_runs(
-    controller: Controller, welcomes: Sequence[Welcome]
+    controller: Controller, welcomes: Mapping[Connection, Welcome]
 ) -> dict[Connection, dict[str, Any]]:
     """Return the latest run on each node that has one, with the ranks of the node in it.
 
     What a node says of others' ranks does not count.
     """
     found: dict[Connection, dict[str, Any]] = {}
-    for connection, welcome in zip(controller.connections, welcomes, strict=True):
+    for connection, welcome in welcomes.items():
         latest = welcome["latest"]
         if latest and (ranks := among(latest["ranks"], connection.ranks)):
             found[connection] = {**latest, "ranks": ranks}

@@ -21,7 +21,7 @@ from jupyter_sky.cluster.metrics.usage import Usage
 from jupyter_sky.cluster.namespace.sync import NamespaceSync
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.network.connection_context import ConnectionContext
-from jupyter_sky.cluster.network.first_link import open_link
+from jupyter_sky.cluster.network.first_link import open_links
 from jupyter_sky.cluster.network.health import LinkMonitor
 from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.network.node_faults import NodeFaults
@@ -39,7 +39,7 @@ from jupyter_sky.cluster.state import (
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import RUN_AGAIN, ClusterLost, SkyError
 from jupyter_sky.formatting import format_ranks
-from jupyter_sky.providers.base import Machine, counts_hours
+from jupyter_sky.providers.base import AgentGone, Machine, counts_hours
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.error_report import report
 from jupyter_sky.transport.protocol.events import (
@@ -193,8 +193,10 @@ class Controller(ConnectionListener):
 
     # Machines
 
-    async def connect(self, machines: Sequence[Machine], since: int | None) -> list[Welcome]:
-        """Connect to these machines; return each agent's welcome message.
+    async def connect(
+        self, machines: Sequence[Machine], since: int | None
+    ) -> tuple[dict[Connection, Welcome], dict[Connection, AgentGone]]:
+        """Connect to these machines; return the agents' welcome messages, and the agents gone.
 
         Parameters
         ----------
@@ -205,17 +207,15 @@ class Controller(ConnectionListener):
 
         Raises
         ------
-        AgentGone
-            If one of them no longer has an agent.
-        VersionMismatch
-            If an agent has another version of jupyter_sky.
+        OSError, SkyError
+            If one of them cannot be reached, or has another version of jupyter_sky.
         """
         context = self.context
         self.set_connections([Connection(each, self, self.visits, context) for each in machines])
-        welcomes = await asyncio.gather(*(open_link(each, since) for each in self.connections))
-        for welcome in welcomes:
+        welcomes, gone = await open_links(self.connections, since)
+        for welcome in welcomes.values():
             version_check.check_agent(welcome)
-        return welcomes
+        return welcomes, gone
 
     def set_connections(self, connections: Sequence[Connection]) -> None:
         """Set the connections of the cluster, and with them its nodes and ranks."""

@@ -125,7 +125,7 @@ def give_up_unreached(
     longest = patience or (IDLE_PATIENCE if controller.alive else START_PATIENCE)
     is_over = seconds >= (patience or RUN_PATIENCE)
     # It can be replaced; and a run that has not started has nothing to lose.
-    is_replaced = is_wanted and is_over and _can_replace(controller)
+    is_replaced = is_wanted and is_over and can_replace(controller)
     if seconds >= longest or is_replaced:
         connection.declare_lost(
             "is gone: neither this notebook nor the other nodes have reached it for "
@@ -240,7 +240,7 @@ def record_agent_loss(controller: Controller, connection: Connection, runs: Sequ
     if 0 in connection.ranks:
         controller.state = replace(controller.state, queue=())
     is_spent = controller.preemptions.are_spent(controller.connections)
-    if (_can_replace(controller) and not is_spent) or controller.formation.outdated:
+    if (can_replace(controller) and not is_spent) or controller.formation.outdated:
         _record_lost_ranks(controller, connection)
         return not (controller.formation.outdated or controller.visits)
     if connection.is_stopped:  # by another notebook
@@ -345,7 +345,7 @@ async def _remove(connection: Connection) -> bool:
     return await owed_ends.try_to_remove(connection.machine)
 
 
-def _can_replace(controller: Controller) -> bool:
+def can_replace(controller: Controller) -> bool:
     """Return whether lost nodes can be replaced: some are left, and its start is over."""
     return (
         controller.spec.replace

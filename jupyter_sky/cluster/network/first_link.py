@@ -8,6 +8,7 @@ given up because the process on the node that leads to the agent is slow to star
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import count
 
 from jupyter_sky.cluster.network.connection import Connection
@@ -18,6 +19,32 @@ from jupyter_sky.transport.protocol.messages import Welcome
 
 _ATTEMPTS = 3
 _PAUSE = 0.5  # seconds
+
+
+async def open_links(
+    connections: Sequence[Connection], since: int | None
+) -> tuple[dict[Connection, Welcome], dict[Connection, AgentGone]]:
+    """Connect to agents, as `open_link` does; return their welcome messages, and which are gone.
+
+    Raises
+    ------
+    SkyError
+        When one that was started just now is gone, or no attempt reached it.
+    OSError
+        When another one cannot be reached.
+    """
+    links = (open_link(each, since) for each in connections)
+    welcomes, gone = {}, {}
+    for each, result in zip(
+        connections, await asyncio.gather(*links, return_exceptions=True), strict=True
+    ):
+        if isinstance(result, AgentGone):
+            gone[each] = result
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            welcomes[each] = result
+    return welcomes, gone
 
 
 async def open_link(connection: Connection, since: int | None) -> Welcome:

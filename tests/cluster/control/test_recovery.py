@@ -34,6 +34,7 @@ from jupyter_sky.transport.protocol.events import RankExited
 from tests.cluster.conftest import Cells
 from tests.cluster.control.test_scaling import assert_is_whole, prepare, ranks_on_this_machine
 from tests.conftest import processes_of
+from tests.faults.parts import attach
 from tests.waiting import PATIENCE, until
 
 
@@ -89,6 +90,21 @@ def test_who_comes_while_a_node_is_lost_takes_nothing_away(new, monkeypatch, vis
         Cluster.attach(row, Local(), RuntimeEnv(life={}), visits=visits)
     has_come.set()
     assert_is_whole(cells, 2, keep=[0, None], framework=False)
+
+
+def test_a_node_that_was_lost_while_no_notebook_was_there_is_replaced_by_the_next(new) -> None:
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
+    prepare(cells)
+    row = registry.find(cells.cluster.name)
+    cells.cluster.close()
+    agent = psutil.Process(row.machines[1]["pid"])
+    agent.kill()
+    agent.wait()
+    successor = attach(row.name, Local(machines=2))
+    try:
+        assert_is_whole(successor, 2, keep=[0, None], framework=False)
+    finally:
+        successor.cluster.down()
 
 
 def test_who_only_visits_leaves_it_to_the_notebook_to_replace_a_node(new, monkeypatch) -> None:
