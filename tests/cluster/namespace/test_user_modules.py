@@ -204,6 +204,48 @@ def test_objects_from_before_the_notebook_has_loaded_a_module_again(notebook, mo
     assert notebook.ask(seen) == [notebook.names["here"]] * 2 == [("old", "newer", False)] * 2
 
 
+def test_what_ranks_have_made_of_objects_whose_module_is_loaded_again(notebook, module) -> None:
+    """As with a model that they train, and its settings, while its file is edited."""
+    skip_without("torch")
+    source = (
+        "import dataclasses, torch\n"
+        "class Part(torch.nn.Linear):\n"
+        "  def forward(self, x): return super().forward(x) * 0 + {0}\n"
+        "class Net(torch.nn.Module):\n"
+        "  def __init__(self): super().__init__(); self.part = Part(1, 1)\n"
+        "  def forward(self, x): return self.part(x)\n"
+        "@dataclasses.dataclass\nclass Config:\n  step: int = 0\n  rate: float = 0.5\n"
+        "  def f(self): return {0}\n"
+        "@dataclasses.dataclass(frozen=True)\n"
+        "class Frozen:\n  seen: list\n  def f(self): return {0}\n"
+    )
+    write(module, source.format(1))
+    notebook.here(f"import torch, {module} as m\nfrom {module} import Config, Frozen, Net")
+    notebook.here("net, config, both = Net(), Config(), Frozen([1])")
+    notebook.there(
+        "optimizer, kept = torch.optim.SGD(net.parameters()), config\n"
+        "with torch.no_grad(): net.part.bias.fill_(7)\n"
+        "config.step += 3; both.seen.append(2)"
+    )
+    write(module, source.format(2))
+    notebook.here(f"import importlib; importlib.reload(m); from {module} import Net")
+    trained = (
+        "(net.part.bias.item(), optimizer.param_groups[0]['params'][1] is net.part.bias,"
+        " config.step, kept is config, both.seen)"
+    )
+    code = "(net(torch.ones(1)).item(), Net()(torch.ones(1)).item(), config.f(), both.f())"
+    notebook.here(f"here = {code}")
+    assert notebook.names["here"] == (1, 2, 1, 1)
+    assert notebook.ask(trained) == [(7, True, 3, True, [1, 2])] * 2
+    assert notebook.ask(code) == [(1, 2, 1, 1)] * 2
+    notebook.here("config.rate = 0.1; net.eval()")
+    seen = "(config.step, config.rate, net.training, net.part.bias.item())"
+    assert notebook.ask(seen) == [(3, 0.1, False, 7)] * 2
+    notebook.there("config.step += 1", out=["net", "config"])
+    notebook.here("back = net.part.bias.item(), config.step, config.f(), net(torch.ones(1)).item()")
+    assert notebook.names["back"] == (7, 4, 1, 1)
+
+
 def test_a_module_that_only_a_function_imports(notebook, module) -> None:
     write(module, "x = 3")
     notebook.here(f"def f():\n  import {module}\n  return {module}.x")

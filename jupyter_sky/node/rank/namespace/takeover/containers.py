@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from jupyter_sky.analysis.labels import EVERYTHING, attribute_label, item_label
+from jupyter_sky.node.rank.namespace.takeover import versions
 from jupyter_sky.serialization.changes.container_changes import (
     DICTIONARIES,
     LENGTH,
@@ -23,7 +24,7 @@ from jupyter_sky.serialization.reducers.cached_properties import cached_properti
 
 def can_take_over(present: Any, received: Any, changes: Collection[str]) -> bool:
     """Return whether a container of a rank can be changed as that of the notebook was changed."""
-    if type(present) is not type(received):
+    if not versions.can_become(present, type(received)):
         return False
     return not is_frame(received) or _fits(present, received, changes)
 
@@ -45,6 +46,7 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> list[tup
     list
         Where something of what was received was put: dictionaries and lists, each with a key.
     """
+    versions.become(present, type(received))
     if not changes:
         return []
     if is_frame(received):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jupyter_sky.node.rank.namespace.takeover import versions
 from jupyter_sky.node.rank.namespace.takeover.optimizers import (
     CannotTakeOver,
     take_over_optimizer,
@@ -71,6 +72,9 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> Taken:
         for name in mine._parameters.keys() - dict(tensors_of(theirs)).keys():
             if prefix + name in changes:
                 raise CannotTakeOver(f"{prefix}{name} was removed")
+    for _, mine, theirs in pairs:
+        if _kind(mine) is not _kind(theirs):
+            versions.become(mine, type(theirs))
     for part, piece in pieces:
         _put(part, piece)
     for name, mine, theirs in tensors:
@@ -110,7 +114,7 @@ def _pairs(mine: Any, theirs: Any, prefix: str = "") -> Iterator[tuple[str, Any,
     mine, theirs = sharded.unwrapped(mine), sharded.unwrapped(theirs)
     if isinstance(theirs, sys.modules["torch"].jit.ScriptModule):
         raise CannotTakeOver(f"{prefix[:-1] or 'it'} is of TorchScript")
-    if _kind(mine) is not _kind(theirs):
+    if _kind(mine) is not _kind(theirs) and not versions.can_become(mine, type(theirs)):
         raise CannotTakeOver(f"it is of type {type(mine).__name__} on this rank")
     if mine._modules.keys() != theirs._modules.keys():
         raise CannotTakeOver(f"{prefix[:-1] or 'it'} has other modules on this rank")
