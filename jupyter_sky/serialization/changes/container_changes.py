@@ -21,7 +21,7 @@ import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from types import ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from jupyter_sky.analysis.labels import attribute_label, item_label
@@ -46,6 +46,7 @@ _BY_PLACE = " by place"  # known by where it is: another one may be there (see `
 # What tells that pickle writes an object of a class in its usual way, and what tells that not.
 _AS_USUAL = ("__reduce__", "__reduce_ex__", "__getstate__")
 _SPECIAL = ("__setstate__", "__getnewargs__", "__getnewargs_ex__")
+_OTHERS = (BaseException, ModuleType, FunctionType)
 _plain_kinds: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
@@ -231,7 +232,7 @@ def _is_plain_object(obj: Any) -> bool:
             and not any(hasattr(kind, name) for name in _SPECIAL)
             and not copyreg.__dict__["_slotnames"](kind)
             and kind not in copyreg.dispatch_table
-            and not issubclass(kind, (*_WITH_LENGTH, *SCALARS[:-1], BaseException, ModuleType))
+            and not issubclass(kind, (*_WITH_LENGTH, *SCALARS[:-1], *_OTHERS))
         )
     return is_plain and not is_any(obj) and reduce(obj) is NotImplemented
 

@@ -246,6 +246,13 @@ def test_what_comes_home_is_what_later_changes_count_from(notebook) -> None:
     assert notebook.ask("state") == [{"step": 2, "seen": [0, rank, "here"]} for rank in range(4)]
 
 
+def test_a_function_in_a_container_is_a_part_like_others(notebook) -> None:
+    notebook.here("def metric(): pass\nconfig = {'metric': metric, 'step': 0, 'lr': 1}")
+    notebook.there("config['step'] += 1")
+    notebook.here("config['lr'] = 7")
+    assert notebook.ask("(config['step'], config['lr'])") == [(1, 7)] * 4
+
+
 def test_a_container_of_too_many_parts_is_that_of_the_notebook(notebook) -> None:
     notebook.here("numbers = dict.fromkeys(range(2000), 0)")
     notebook.there("numbers[0] = 1")
