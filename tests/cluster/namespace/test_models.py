@@ -239,6 +239,7 @@ def test_a_rank_that_has_an_older_one_gets_all_that_changed(notebook) -> None:
         (FSDP1, "with torch.no_grad(): model[0].weight.fill_(7)", "is sharded on this rank"),
         (WRAPPERS["DDP"], "model[3] = torch.nn.Linear(3, 2)", "(1, 3) on this rank"),
         (WRAPPERS["DDP"], "model.append(torch.nn.ReLU())", "it has other modules on this rank"),
+        (WRAPPERS["DDP"], "model[2] = torch.nn.ReLU()", "because 2 is of type Tanh"),
     ],
 )
 def test_what_cannot_be_changed_on_ranks_is_said(

@@ -115,7 +115,7 @@ def _pairs(mine: Any, theirs: Any, prefix: str = "") -> Iterator[tuple[str, Any,
     if isinstance(theirs, sys.modules["torch"].jit.ScriptModule):
         raise CannotTakeOver(f"{prefix[:-1] or 'it'} is of TorchScript")
     if _kind(mine) is not _kind(theirs) and not versions.can_become(mine, type(theirs)):
-        raise CannotTakeOver(f"it is of type {type(mine).__name__} on this rank")
+        raise CannotTakeOver(f"{prefix[:-1] or 'it'} is of type {type(mine).__name__} on this rank")
     if mine._modules.keys() != theirs._modules.keys():
         raise CannotTakeOver(f"{prefix[:-1] or 'it'} has other modules on this rank")
     yield prefix, mine, theirs
