@@ -7,6 +7,7 @@ the last call, and the next batch begins another run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from jupyter_sky.cluster.calls.batch import Asked, Batch, BatchedCall
@@ -51,7 +52,8 @@ class Calls:
 
     def load(self, rank: int, packed: Packed) -> Any:
         """Return the value that a rank was asked for, and has packed."""
-        return load(packed, self._controller.connection(rank), self._controller.sync.learn)
+        learn = partial(self._controller.sync.learn, are_named=False)
+        return load(packed, self._controller.connection(rank), learn)
 
 
 class _CallQueue:

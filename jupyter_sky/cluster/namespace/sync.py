@@ -380,9 +380,9 @@ class NamespaceSync:
             self._returned.pop(name, None)
             self._dependencies.forget(name)
 
-    def learn(self, objects: Mapping[int, Any]) -> None:
-        """Report that objects came back, by token: here they stand for those of the ranks."""
-        self._lock.apply(self._sent_objects.record_returned, objects)
+    def learn(self, objects: Mapping[int, Any], are_named: bool) -> None:
+        """Report that objects came back, by token; if they have names, `returned` reports these."""
+        self._lock.apply(self._sent_objects.record_returned, objects, are_named)
 
     @property
     def shares_files(self) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 import queue
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from jupyter_sky.cluster.debugging.answers import PromptAnswers
@@ -236,7 +237,7 @@ class RunHandle:
         controller = self._scheduler.controller
         packed: dict[int, Any]
         packed = {rank: done.values for rank, done in self._run.done.items() if done.values}
-        learn = controller.sync.learn
+        learn = partial(controller.sync.learn, are_named=any(self.task.values.values()))
         return load_all(packed, self.task.values, controller.connection, learn, self._notice)
 
     def check(self) -> None:

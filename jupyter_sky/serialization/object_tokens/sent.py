@@ -98,8 +98,17 @@ class SentObjects:
             if rank in lacking and token in self._ranks:
                 self._ranks[token] -= {rank}
 
-    def record_returned(self, objects: Mapping[int, Any]) -> None:
-        """Record objects that came back, by token: they stand for those that ranks have."""
+    def record_returned(self, objects: Mapping[int, Any], are_named: bool) -> None:
+        """Record objects that came back, by token: they stand for those that ranks have.
+
+        Parameters
+        ----------
+        objects
+            The objects.
+        are_named
+            Whether they are in values of names, with which `settle` is called next. What has no
+            name has no place where it could be found.
+        """
         self._sweep()
         self._drop_unused(self._returned)
         kept = [identity for identity in self._returned if identity in self._tokens]
@@ -110,7 +119,7 @@ class SentObjects:
             if is_referable(obj):
                 self._record(obj, token)
                 self._returned.append(id(obj))
-            elif token in known:
+            elif are_named or token in known:
                 self._record(obj, token)
 
     def others(self, memo: MemoEntries) -> dict[int, list[Any]]:

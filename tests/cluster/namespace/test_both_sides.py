@@ -246,6 +246,32 @@ def test_what_comes_home_is_what_later_changes_count_from(notebook) -> None:
     assert notebook.ask("state") == [{"step": 2, "seen": [0, rank, "here"]} for rank in range(4)]
 
 
+@pytest.mark.parametrize(
+    ("made", "part"),
+    [
+        ("{'step': 0, 'lr': 1}", "made"),
+        ("[({'step': 0, 'lr': 1}, rank)]", "made[0][0]"),
+        ("SimpleNamespace(step=0, lr=1)", "vars(made)"),
+        ("Box(metric=print_it, log=[rank], args=SimpleNamespace(step=0, lr=1))", "vars(made.args)"),
+    ],
+)
+def test_what_ranks_have_made_and_only_the_head_has_brought_home(notebook, made, part) -> None:
+    """As ``--out`` does: the other ranks' values have not been seen here."""
+    notebook.there(
+        "from types import SimpleNamespace\ndef print_it(): print(it)\n"
+        "class Box:\n  def __init__(self, **parts): vars(self).update(parts)\n"
+        f"made = kept = {made}",
+        out=["made"],
+    )
+    notebook.there(f"{part}['step'] += 1 + rank")
+    notebook.here(f"{part}['lr'] = 7")
+    seen = [(1 + rank, 7, True) for rank in range(4)]
+    assert notebook.ask(f"({part}['step'], {part}['lr'], kept is made)") == seen
+    notebook.there(f"{part}['step'] += 1", out=["made"])
+    notebook.here(f"here = {part}['step'], {part}['lr']")
+    assert notebook.names["here"] == (2, 7)
+
+
 def test_a_function_in_a_container_is_a_part_like_others(notebook) -> None:
     notebook.here("def metric(): pass\nconfig = {'metric': metric, 'step': 0, 'lr': 1}")
     notebook.there("config['step'] += 1")

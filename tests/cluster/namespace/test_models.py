@@ -253,6 +253,29 @@ def test_what_cannot_be_changed_on_ranks_is_said(
     assert notebook.ask("type(model).__name__") == ["Sequential"] * 4
 
 
+def test_a_trainer_that_was_made_on_ranks_and_brought_home(notebook) -> None:
+    """Only the head has sent its trainer, without the wrapper of its model."""
+    notebook.there(
+        f"{MODEL}\n{WRAPPERS['DDP']}\n{OPTIMIZER}\nfrom types import SimpleNamespace\n"
+        "class Trainer: pass\n"
+        "trainer = Trainer(); trainer.model, trainer.opt, trainer.epoch = model, opt, 1\n"
+        "trainer.config = SimpleNamespace(epochs=1, patience=3)\n"
+        "trainer.loader = torch.utils.data.DataLoader([1, 2])",
+        out=["trainer"],
+    )
+    notebook.there(f"trainer.epoch += 1; trainer.config.epochs = 2\n{TRAIN}")
+    before = weights(notebook)[0]
+    notebook.here("trainer.config.patience = 9; trainer.model.eval()")
+    notebook.there("trainer")
+    seen = (
+        "(trainer.epoch, trainer.config.epochs, trainer.config.patience, trainer.model is model,"
+        " trainer.opt is opt, type(model).__name__, model.module.training)"
+    )
+    expected = (2, 2, 9, True, True, "DistributedDataParallel", False)
+    assert notebook.ask(seen) == [expected] * 4
+    assert all(each.equal(before) for each in weights(notebook))
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_a_model_of_torchscript_comes_back_and_one_that_was_changed_replaces_it(notebook) -> None:
     notebook.here(f"{MODEL}\nmodel = torch.jit.script(model)")

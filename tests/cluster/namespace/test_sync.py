@@ -325,7 +325,7 @@ def test_what_came_back_is_not_sent_again(notebook) -> None:
     assert notebook.names["y"] == [0]
     assert notebook.ask("y") == [[0], [1], [2], [3]]
     notebook.here("y.append('changed')")
-    assert notebook.ask("y") == [[0, "changed"]] * 4
+    assert notebook.ask("y") == [[rank, "changed"] for rank in range(4)]
 
 
 def test_what_was_gathered_stays_apart_on_the_ranks(notebook) -> None:

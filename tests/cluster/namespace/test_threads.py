@@ -155,7 +155,7 @@ class Cells:
             self.names[name] = {"returned": run.step}
             self.steps[name] = -1
             self.sync.returned(has, self.names, run.update, run.bound)
-            self.sync.learn({self.chance.randrange(1000): self.names[name]})
+            self.sync.learn({self.chance.randrange(1000): self.names[name]}, are_named=True)
 
 
 def play(cells: Cells, ranks: Ranks, steps: range) -> None:
