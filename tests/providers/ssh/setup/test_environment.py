@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.api.calls.open_streams import OpenStreams
+from jupyter_sky.api.calls.single_runs import SingleRuns
 from jupyter_sky.api.environment.files import read_file
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.node_defaults import NEEDED
@@ -69,9 +71,7 @@ def said(image: sky.Image, hosts: str = "lab1") -> tuple[list[str], Any]:
     spec, runtime_env = assemble(ClusterSpec(name=name, nodes=nodes, image=image), [])
     cluster = Cluster.start(spec, sky.SSH(hosts), runtime_env, note)
     try:
-        pool = sky.ComputePool(name=spec.name)
-        pool._cluster = cluster
-        return lines, (look() @ pool)[0]
+        return lines, SingleRuns(cluster, (), OpenStreams()).on_all(look())[0]
     finally:
         cluster.down()
 
