@@ -11,6 +11,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.control import shutdown
 from jupyter_sky.cluster.inventory import owed_ends, probe, registry
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.provider import SSH
@@ -19,7 +20,7 @@ from tests.lab import Host, Lab
 from tests.notebook.kernels import LiveNotebook
 from tests.providers.ssh.conftest import cut, hang_up, opened_over_ssh
 from tests.providers.ssh.test_broken_links import Followed, counting
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 def out_of_reach(lab: Lab, host: Host) -> None:
@@ -54,7 +55,10 @@ def test_down_right_after_a_cut_is_remembered_and_done_when_the_host_answers(
     until(lambda: not owed_ends.read())
 
 
-def test_hosts_whose_cluster_was_ended_elsewhere_are_not_said_to_be_silent(lab: Lab, start) -> None:
+def test_hosts_whose_cluster_was_ended_elsewhere_are_not_said_to_be_silent(
+    lab: Lab, start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutdown, "SIGN_WITHIN", PATIENCE)  # however busy the processors are
     cells = start("lab1,lab2", framework=False)
     attached(cells).cluster.down()
     until(lambda: not all(each.is_up for each in cells.cluster._controller.connections))
