@@ -70,17 +70,6 @@ class BackgroundTasks:
         await self.finish(within)
 
 
-class UndoingTask(asyncio.Task[T]):
-    """A task that undoes what it began when it is cancelled: cancelling it again changes nothing.
-
-    So all who cancel it, or wait for it in an `asyncio.gather` that is cancelled, wait for its end.
-    """
-
-    def cancel(self, msg: object = None) -> bool:
-        """Cancel it, unless that was done before."""
-        return not self.cancelling() and super().cancel(msg)
-
-
 class Changes:
     """Notifies tasks and observers of a loop of changes.
 
@@ -177,6 +166,27 @@ async def uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         return await _outlasted(task)
     except asyncio.CancelledError:
+        if not task.cancelled():
+            task.result()
+        raise
+
+
+async def undoing(
+    function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Run a coroutine that undoes what it began when it is cancelled, which happens only once.
+
+    A task that waits for it can be cancelled again and again, and still waits for its end. The
+    coroutine has a task of its own, which its time limits can cancel as ever.
+    """
+    task = asyncio.ensure_future(function(*args, **kwargs))
+    try:
+        return await shielded(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
         if not task.cancelled():
             task.result()
         raise

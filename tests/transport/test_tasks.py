@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 import threading
@@ -10,7 +11,7 @@ import threading
 import pytest
 
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.tasks import Changes, Coalescer, Flag, blocking, cancel_all
+from jupyter_sky.transport.tasks import Changes, Coalescer, Flag, blocking, cancel_all, undoing
 from tests.waiting import PATIENCE
 
 
@@ -167,3 +168,35 @@ def test_a_flag_lets_all_go_on_that_wait_for_it() -> None:
     for thread in threads:
         thread.join(60)
     assert (gone_on, flag.wait(60), flag.is_set()) == ([True] * 3, True, True)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_undoes_something_is_cancelled_once_and_can_limit_how_long_it_takes(
+    times: int,
+) -> None:
+    seen: list[str] = []
+
+    async def work(goes_on: asyncio.Event) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # Python 3.11 does not tell the end of its time from what it was cancelled by before.
+            with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+                async with asyncio.timeout(0):
+                    await asyncio.Event().wait()
+            await goes_on.wait()
+            seen.append("undone")
+
+    async def stop() -> None:
+        goes_on = asyncio.Event()
+        task = asyncio.ensure_future(undoing(work, goes_on))
+        for _ in range(times):
+            await asyncio.wait({task}, timeout=0.02)
+            task.cancel()
+        await asyncio.wait({task}, timeout=0.02)
+        assert (task.done(), seen) == (False, [])
+        goes_on.set()
+        await asyncio.wait({task}, timeout=PATIENCE)
+        assert (task.cancelled(), seen) == (True, ["undone"])
+
+    asyncio.run(stop())

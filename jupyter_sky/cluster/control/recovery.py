@@ -25,7 +25,7 @@ from jupyter_sky.providers.cloud import Stoppable
 from jupyter_sky.providers.scaling import Scalable
 from jupyter_sky.transport.protocol.error_report import report
 from jupyter_sky.transport.protocol.events import RankDone, RankExited
-from jupyter_sky.transport.tasks import UndoingTask
+from jupyter_sky.transport.tasks import undoing
 
 _TRIES = 3
 """How often it is begun anew because yet another node was lost meanwhile."""
@@ -76,7 +76,7 @@ async def _replace_missing(controller: Controller) -> None:
         lambda: all(each.is_up or each.is_over for each in controller.connections)
     )
     if any(connection.is_over for connection in controller.connections):
-        controller.repair = UndoingTask(replace_lost(controller))
+        controller.repair = asyncio.create_task(undoing(replace_lost, controller))
         await asyncio.gather(controller.repair, return_exceptions=True)
         controller.repair = None
         if not controller.alive:
