@@ -37,53 +37,66 @@ class InPlaceLines:
         The shell of the notebook.
     line
         The present text of the first line.
+
+    Attributes
+    ----------
+    id
+        The id of its display.
+    block
+        The lines.
     """
 
     def __init__(self, shell: InteractiveShell, line: str = "") -> None:
         self._publisher = shell.display_pub
-        self._id = DisplayHandle().display_id
-        self._block = Block(line)
+        self.id = DisplayHandle().display_id
+        self.block = Block(line)
         self._shown: str | None = None
         self._next = 0.0
 
     @property
     def over(self) -> bool:
         """Whether an ordinary line has come below the block, which ends it."""
-        return self._block.over
+        return self.block.over
 
     @property
     def is_complete(self) -> bool:
         """Whether the cursor stands below the block, at the beginning of a line."""
-        return self._block.is_complete
+        return self.block.is_complete
 
     def draw(self, text: str) -> str:
         """Apply text to the block; return the part of it that belongs below the block."""
-        rest = self._block.draw(text)
+        rest = self.block.draw(text)
         if self.over or time.monotonic() >= self._next:
             self.show()
         return rest
 
     def end(self) -> None:
         """Publish its final content: new output goes below."""
-        self._block.over = True
+        self.block.over = True
         self.show()
 
     def show(self) -> None:
         """Publish the block, if it has changed."""
-        text = self._block.text
+        text = self.block.text
         if text != self._shown:
             first, self._shown = self._shown is None, text
-            transient = {"display_id": self._id}
+            transient = {"display_id": self.id}
             data = {"text/plain": text}
             self._publisher.publish(data, transient=transient, update=not first)
         self._next = time.monotonic() + _INTERVAL
 
 
 class FinalLines:
-    """The lines of a stream, each of them once nothing will overwrite it any more."""
+    """The lines of a stream, each of them once nothing will overwrite it any more.
 
-    def __init__(self) -> None:
-        self._block: Block | None = None
+    Parameters
+    ----------
+    block
+        The lines that may still change, if there are some already.
+    """
+
+    def __init__(self, block: Block | None = None) -> None:
+        self._block = block
 
     @property
     def text(self) -> str:

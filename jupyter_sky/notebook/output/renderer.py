@@ -127,15 +127,12 @@ class Renderer:
         for key in list(self._lines):
             self._end_lines(key)
         self._unfinished.clear()
-        for bars in self._bars.values():
-            bars.end()
-        self._bars.clear()
+        for stream in list(self._bars):
+            self._end_bars(stream)
         for stream, line in self._fitted.items():
             self._write_to(stream, line.end())
         self._fitted.clear()
         self.flush()
-        for flood in self._floods.values():
-            flood.show(waits=False)
         self._floods.clear()
 
     def flush(self, waits: bool = True) -> None:
@@ -144,8 +141,8 @@ class Renderer:
         Parameters
         ----------
         waits
-            Whether a cell that was cleared may be drawn some moments later. If not, something else
-            is printed next, for which a terminal's bar makes room.
+            Whether a cell that was cleared, or the end of a flood, may be drawn some moments later.
+            If not, something else is printed next, for which a terminal's bar makes room.
         """
         if self._kept.is_due or (self._kept.is_outdated and not waits):
             self._draw_again()
@@ -153,7 +150,7 @@ class Renderer:
             sys.stdout.flush()
             sys.stderr.flush()
         for flood in self._floods.values():
-            flood.show()
+            flood.show(waits, len(self._floods))
         self._unflushed = False
         if self._bottom:
             self._bottom.show(self._moving_bar() if waits else "")
@@ -192,17 +189,22 @@ class Renderer:
         # A terminal cannot replace its output: print a notice for each gap.
         is_too_much = event.skipped_bytes or self._printed > _MOST
         if flood is None and is_too_much and hasattr(self._shell, "kernel"):
-            # The line in which the gap began is at its end.
-            if key in self._lines:
-                self._end_lines(key)
-            if self._unfinished.get(key) or event.stream in self._bars:
-                self._write(event, "\n")
-            self.flush()
-            flood = self._floods[key] = FloodEnd(self._shell, self._label(event.rank))
+            flood = self._floods[key] = self._begin_flood(event)
         if flood is not None:
             flood.add(event, text)
         else:
             self._write(event, f"{gap(event, typed_command())}{text}")
+
+    def _begin_flood(self, event: Output) -> FloodEnd:
+        """End the line in which a gap began; bars go on where they are."""
+        key = (event.rank, event.stream)
+        if key in self._lines:
+            self._end_lines(key)
+        bars = self._bars.pop(event.stream, None)
+        if not bars and self._unfinished.get(key):
+            self._write(event, "\n")
+        self.flush()
+        return FloodEnd(self._shell, self._label(event.rank), bars)
 
     def _write(self, event: Output, text: str) -> None:
         key = (event.rank, event.stream)
@@ -260,7 +262,13 @@ class Renderer:
         """Finish complete bars of the other stream: new output goes below."""
         for other in [each for each in self._bars if each != stream]:
             if self._bars[other].is_complete:
-                self._bars.pop(other).end()
+                self._end_bars(other)
+
+    def _end_bars(self, stream: str) -> None:
+        """Let bars stay as they are: new output goes below."""
+        bars = self._bars.pop(stream)
+        bars.end()
+        self._printed += len(bars.block.text)
 
     def _draw_in_place(self, event: Output, text: str) -> str:
         """Draw overwriting lines, and return the rest; a terminal draws these by itself."""
@@ -273,7 +281,7 @@ class Renderer:
                 return text
             stream, line = self._stream(event.stream), ""
             if start:
-                stream.write(text[:start])
+                self._write_to(event.stream, text[:start])
             elif line := self._unfinished.pop((event.rank, event.stream), ""):
                 stream.write(f"\r{' ' * len(line)}\r")  # the block begins with this line
             self.flush()
@@ -281,7 +289,7 @@ class Renderer:
             bars = self._bars[event.stream] = InPlaceLines(self._shell, line)
         rest = bars.draw(text)
         if bars.over:
-            del self._bars[event.stream]
+            self._end_bars(event.stream)
             rest = self._draw_in_place(event, rest)
         return rest
 
