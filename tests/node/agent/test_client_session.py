@@ -300,6 +300,30 @@ def test_what_is_held_leaves_before_the_connection_is_closed(tmp_path: Path) -> 
     asyncio.run(scenario())
 
 
+def test_an_answer_leaves_before_a_client_is_cut_off_that_lacks_many_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "_TURN", 0.0)
+
+    async def scenario() -> None:
+        host = Host(tmp_path)
+        for n in range(3000):
+            host.journal.append({"event": "formed", "rank": n})
+        client = host.connect(since=0)
+        [session] = host.sessions._sessions
+        while session.feed._turn is None:
+            await asyncio.sleep(0)
+        session.feed.answer(1, {"done": True})
+        host.sessions.close()
+        decoder, said = Decoder(), list[Message]()
+        while count := client.recv_into(decoder.buffer()):
+            said += [message for message, _ in decoder.received(count) if message]
+        assert said[-1] == {"re": 1, "done": True}
+        client.close()
+
+    asyncio.run(scenario())
+
+
 class Running(Host):
     """An agent that has taken a run as soon as it is asked."""
 

@@ -80,7 +80,10 @@ class EventFeed:
 
     def finish(self) -> None:
         """Send what waits for its time."""
-        if self._timer:
+        if self._turn:
+            self._turn.cancel()
+            self._turn = None
+        if self._timer or self._held:
             self.pump()
 
     def close(self) -> None:
