@@ -53,7 +53,7 @@ class FloodEnd:
         self._label = label
         self._id = bars.id if bars else DisplayHandle().display_id
         self._text = ""  # complete lines
-        self._last = FinalLines(bars and bars.block)  # the last line, or bars
+        self._last = FinalLines(bars.block if bars else None)  # the last line, or bars
         self._rank = 0
         self._lines = 0
         self._bytes = 0
