@@ -324,6 +324,38 @@ def test_an_answer_leaves_before_a_client_is_cut_off_that_lacks_many_events(
     asyncio.run(scenario())
 
 
+def test_who_has_caught_up_was_told_before_what_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "_TURN", 0.0)
+
+    async def scenario() -> None:
+        host = Host(tmp_path)
+        host.journal._read_log = lambda rank, offset, size: b""  # it does not have that any more
+
+        def print_lines(count: int) -> None:
+            for n in range(count):
+                host.journal.append({"event": "output", "rank": 0, "data": b"x"}, logged=(n, 1))
+
+        print_lines(1000)
+        client = host.connect(since=0)
+        [session] = host.sessions._sessions
+        while session.feed._turn is None:
+            await asyncio.sleep(0)
+        session.feed.answer(1, {"caught_up": True})
+        print_lines(1000)
+        decoder, said = Decoder(), list[Message]()
+        while not said or said[-1].get("n") != host.journal.last:
+            count = await asyncio.to_thread(client.recv_into, decoder.buffer())
+            said += [message for message, _ in decoder.received(count) if message]
+        lost = next(each["n"] for each in said if each.get("event") == "lost")
+        assert lost >= 1000
+        assert [each.get("n") for each in said[:3]] == [lost, None, lost + 1]
+        client.close()
+
+    asyncio.run(scenario())
+
+
 class Running(Host):
     """An agent that has taken a run as soon as it is asked."""
 

@@ -38,6 +38,11 @@ class Cursor:
         return self._lost is not _NOTHING
 
     @property
+    def told(self) -> int:
+        """Number of the last event that was read, or of which it was said that it is lost."""
+        return self.next - 1 - self._lost.shown - self._lost.others
+
+    @property
     def is_at_end(self) -> bool:
         """Whether everything was read."""
         return self.next > self._journal.last and not self.has_lost

@@ -147,7 +147,7 @@ class EventFeed:
             together = self._together(cursor)
             if together and not together.has_ranks:
                 break  # the beginning of its own run is sent with the next event
-            while self._held and self._held[0][0] < cursor.next:
+            while self._held and self._held[0][0] <= cursor.told:
                 parts.append(encode(self._held.popleft()[1]))
             if size >= _AT_ONCE:
                 link.send_encoded(b"".join(parts))
@@ -183,7 +183,7 @@ class EventFeed:
 
     def _pop_taken(self, cursor: Cursor) -> Message:
         """Return the next answer if it is due and merely confirms a request."""
-        is_due = self._held and self._held[0][0] < cursor.next
+        is_due = self._held and self._held[0][0] <= cursor.told
         return self._held.popleft()[1] if is_due and self._held[0][1].keys() == {"re"} else {}
 
     def send_report(self, message: Message) -> None:
