@@ -46,6 +46,9 @@ NOT_OF_A_PAGE = (
 )
 """Headers of an answer that are about all of Jupyter's pages, or for a proxy before it."""
 
+DISPOSITION = 'inline; filename="Épreuve 数据.json"'.encode().decode("latin-1")
+"""Frameworks that do not escape a name send UTF-8, which HTTP reads as latin-1."""
+
 
 class Said(RequestHandler):  # type: ignore[misc, unused-ignore]
     """Answers what it was asked, and wants more from the browser than it may have."""
@@ -57,6 +60,7 @@ class Said(RequestHandler):  # type: ignore[misc, unused-ignore]
         for name in NOT_OF_A_PAGE:
             self.set_header(name, "/evil")
         self.set_header("Content-Language", "eo")
+        self.set_header("Content-Disposition", DISPOSITION)
         self.set_header("X-TensorBoard-Kept", "yes")
         self.finish(
             {
@@ -194,6 +198,7 @@ def test_a_page_is_asked_as_the_browser_asks(server: Server, below: str) -> None
     said = answer.json
     assert (answer.status, answer.headers["Content-Language"]) == (200, "eo")
     assert answer.headers["X-TensorBoard-Kept"] == "yes"
+    assert answer.headers["Content-Disposition"] == DISPOSITION
     assert (said["method"], said["uri"]) == ("PUT", "/said/a%20b%2Fc?x=1&y=%26")
     assert said["body"] == "text"
     assert server.fetch(f"{below}said/teapot").status == 418
@@ -258,6 +263,8 @@ def test_a_node_learns_nothing_of_the_user(server: Server, below: str, port: int
     # A proxy before Jupyter that lets users in tells it who they are.
     proxied = dict.fromkeys(("X-Forwarded-Access-Token", "Remote-User", "X-Amzn-Oidc"), "secret")
     kept = {"X-Tensorboard-Feature-Flags": "{}", "If-None-Match": '"x"', "Range": "bytes=1-"}
+    # A part of a large upload; which notebook of marimo is meant, and which workspace of MLflow.
+    kept |= {"Content-Range": "bytes 0-9/20", "Marimo-Session-Id": "s_1", "X-Mlflow-Workspace": "a"}
     for path, given in (
         (f"{below}said/", {}),
         (f"{below}said/?%74oken={server.token}", headers),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any
 from urllib.parse import unquote_plus, urlsplit
@@ -42,7 +43,8 @@ _READING = ("GET", "HEAD")
 # before Jupyter adds once it has let the user in.
 _OF_REQUESTS = {
     *("accept", "accept-charset", "accept-encoding", "accept-language", "cache-control", "pragma"),
-    *("content-disposition", "content-encoding", "content-language", "content-type", "range"),
+    *("content-disposition", "content-encoding", "content-language", "content-range"),
+    *("content-type", "range"),
     *("if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"),
     *("last-event-id", "user-agent", "x-requested-with", "sec-websocket-extensions"),
     *("sec-websocket-key", "sec-websocket-protocol", "sec-websocket-version"),
@@ -59,8 +61,10 @@ _OF_ANSWERS = {
 }
 _OF_WEBSOCKETS = {"sec-websocket-accept", "sec-websocket-extensions", "sec-websocket-protocol"}
 # Headers that scripts of well-known pages send, and understand.
-_OF_FRAMEWORKS = ("grpc-", "hx-", "x-gradio-", "x-grpc-", "x-tensorboard-")
-
+_OF_FRAMEWORKS = (
+    *("grpc-", "hx-", "marimo-", "x-gradio-", "x-grpc-", "x-mlflow-", "x-tensorboard-"),
+)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # no other characters end a header
 
 _ENDED = (
     "the page does not answer: what serves it may have ended, or another user of the node may have "
@@ -306,7 +310,7 @@ def _is_among(names: Collection[str], name: str) -> bool:
 def _kept(names: Collection[str], headers: HTTPHeaders) -> Iterator[tuple[str, str]]:
     """Yield the headers of a node that a browser gets: none of them has an end of line in it."""
     for name, value in headers.get_all():
-        if _is_among(names, name) and value.isprintable():
+        if _is_among(names, name) and not _CONTROL.search(value):
             yield name, value
 
 
