@@ -40,13 +40,16 @@ class TerminalDecoder(StreamDecoder):
         """Return the text of a piece, without a sequence that has begun and not ended."""
         text = self._begun.pop(stream, "") + super().decode(stream, data)
         if begun := _BEGUN.search(text):
-            self._begun[stream] = begun[0]
+            string, end = begun.groups()
+            # Of a string, which may be an image, nothing is shown, however long it is.
+            self._begun[stream] = string + end if string else begun[0]
             text = text[: begun.start()]
         return for_terminal(text)
 
 
-# A long one is none: it is taken for text, behind its beginning.
-_BEGUN = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}|[\]PX^_][^\x07\x1b\x9c\n]{0,4096}\x1b?)?\Z")
+_BEGUN = re.compile(
+    r"(?:(\x1b[\]PX^_])[^\x07\x1b\x9c\n]*(\x1b?)|\x1b\[[0-?]{0,64}[ -/]{0,8}|\x1b[ -/]{0,8})\Z"
+)
 
 
 class OutputDecoder:

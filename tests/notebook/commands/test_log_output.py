@@ -73,6 +73,8 @@ HARM = {
     "a reset": "\x1b|c\x1b(0\x0e",
     "a device": '\x1bP$q"p\x1b\\\x1b_Gi=1\x1b\\\x1b^x\x1b\\\x1b[5i',
     "a sequence in a sequence": "\x1b\x1b[6n\x1b[\x1b[6n",
+    "another alphabet in two parts": "\x1b(|B\x1b[ |q",
+    "an image in parts": f"\x1b]1337;File=:|{'QUJD' * 2000}|{'QUJD' * 2000}\x1b|\\",
     "none that ends": "\x1b]52;c;",
 }
 
