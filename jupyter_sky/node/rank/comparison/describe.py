@@ -8,6 +8,7 @@ from typing import Any
 
 from jupyter_sky.formatting import format_count
 from jupyter_sky.transport.protocol.inspection import SeenName
+from jupyter_sky.transport.protocol.shape import LARGEST
 
 _LONGEST = 120  # characters of a name or a type
 _COUNTED = 1000  # items of a list or dictionary whose sizes are added up
@@ -52,9 +53,11 @@ def plain(text: str) -> str:
 def size(value: Any) -> int | None:
     """Return the size of a value in bytes; ``None`` if it cannot be counted cheaply."""
     try:
-        return _size(value, 2)
+        found = _size(value, 2)
     except Exception:  # of any kind: the value may be of a class of the user's
         return None
+    # A tensor on "meta" or an array of `broadcast_to` may be larger than any memory.
+    return found if 0 <= found <= LARGEST else None
 
 
 def _size(value: Any, depth: int) -> int:

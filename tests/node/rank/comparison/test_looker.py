@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_sky.cluster.network import incoming
 from jupyter_sky.node.rank.comparison import looker
 from jupyter_sky.node.rank.comparison.looker import Looker
 from jupyter_sky.transport.protocol.inspection import LookedRank, Question
@@ -79,6 +80,18 @@ def test_what_takes_too_long_has_no_digest(monkeypatch: pytest.MonkeyPatch) -> N
     assert answer["trouble"] == ""
     rank.ask("digests", "endless", "number")
     assert rank.answer()["trouble"].startswith("endless, number in 0 seconds: ask for fewer ")
+
+
+def test_what_needs_no_memory_may_have_any_size() -> None:
+    numpy = pytest.importorskip("numpy")
+    endless = numpy.broadcast_to(numpy.zeros(1), (2**59,))
+    rank = _Rank(endless=endless, many=[endless] * 100, number=1)
+    rank.ask("names")
+    answer = rank.answer()
+    assert incoming.is_answer("look", {"looked": [answer]})
+    sizes = {each["name"]: each["size"] for each in answer["names"]}
+    assert (sizes["endless"], sizes["many"]) == (None, None)
+    assert sizes["number"]
 
 
 def test_a_question_does_not_wait_for_the_answer_to_another() -> None:
