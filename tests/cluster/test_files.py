@@ -132,6 +132,15 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     assert place_in(folder, "outputs/a.png") == folder / "outputs" / "a.png"
 
 
+def test_what_is_in_the_way_here_is_said(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(SkyError, match=r"loop/a\.png cannot be written: Too many levels"):
+        place_in(tmp_path, "loop/a.png")
+    (tmp_path / "file").touch()
+    with pytest.raises(SkyError, match=r"file/a\.png cannot be written: Not a directory"):
+        place_in(tmp_path, "file/a.png")
+
+
 @pytest.mark.parametrize(
     ("name", "pattern", "expected"),
     [

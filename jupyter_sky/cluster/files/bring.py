@@ -13,6 +13,7 @@ import contextlib
 import errno
 import glob
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -93,18 +94,30 @@ def place_in(folder: Path, name: str, inside: set[Path] | None = None) -> Path:
     if not is_name or windows or not place.is_relative_to(folder):
         raise refused
     inside = set() if inside is None else inside
+    shown = printable(str(place))
     try:
-        leads_out = place.parent not in inside and not place.parent.resolve().is_relative_to(
-            folder.resolve()
-        )
-        is_link = leads_out or place.is_symlink()
-    except (OSError, ValueError):  # as of one that is too long
+        leads_out = place.parent not in inside and not Path(
+            os.path.realpath(place.parent)
+        ).is_relative_to(os.path.realpath(folder))
+        is_link = leads_out or _is_link(place)
+    except ValueError:  # as of what no name of a file is made of
         raise refused from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise refused from None
+        raise SkyError(f"{shown} cannot be written: {error.strerror}.") from None
     if is_link:
-        shown = printable(str(place))
         raise SkyError(f"{shown} is a link, or is behind one: nothing is written through it.")
     inside.add(place.parent)
     return place
+
+
+def _is_link(place: Path) -> bool:
+    """Return whether there is a link; where that cannot be known, `Path.is_symlink` may say no."""
+    try:
+        return stat.S_ISLNK(place.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 async def bring(
