@@ -150,6 +150,8 @@ def test_what_is_in_the_way_here_is_said(tmp_path: Path) -> None:
         ("a.png", "/data/*.png", True),
         ("out/deep/a.png", "~/out", True),
         ("elsewhere", "../elsewhere", True),
+        ("~old/a.png", "/data/~old", True),
+        ("~old/a.png", "./~old/*.png", True),
         ("outputs/a.png", "/data/run/outputs/*.png", True),
         ("there/a.png", ".", True),
         ("outputs/.hydra/config.yaml", "out*", True),

@@ -167,9 +167,8 @@ def matches(name: str, pattern: str) -> bool:
     if not pattern.startswith(("/", "~")) and wanted[:1] not in ((), ("..",)):
         return _stand_for(wanted, parts)
     # Of a place that is elsewhere for the node, the name has only the last folders.
-    last = [each for each in wanted if each not in ("/", "..") and not each.startswith("~")] or [
-        "*"
-    ]
+    named = wanted[1:] if wanted[:1] and wanted[0].startswith(("/", "~")) else wanted
+    last = [each for each in named if each != ".."] or ["*"]
     return any(_stand_for(last[at:], parts) for at in range(len(last)))
 
 
