@@ -13,6 +13,7 @@ from jupyter_sky.api.display.rank_output import (
     skipped_displays,
 )
 from jupyter_sky.cluster.snapshot import KeptOutput
+from jupyter_sky.formatting import for_terminal
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.output.inplace_lines import FinalLines
 from jupyter_sky.notebook.output.ranks.label import label, label_width
@@ -108,7 +109,8 @@ class PlainOutput:
         """Keep a display, replacing the one that it updates if that is still kept."""
         if notice := skipped_displays(event, typed_command()).rstrip("\n"):
             self._keep(event.rank, self._labelled(event.rank, notice))
-        text = self._labelled(event.rank, str(event.data.get("text/plain", "")))
+        said = for_terminal(str(event.data.get("text/plain", "")))
+        text = self._labelled(event.rank, said)
         place = event.transient.get("display_id")
         pieces = self._pieces if place and event.kind == "update" else ()
         known = [each for each in pieces if (each.rank, each.place) == (event.rank, place)]

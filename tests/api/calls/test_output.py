@@ -227,6 +227,15 @@ def test_pieces_that_end_within_a_character_are_put_together(
     assert capfd.readouterr().out == text
 
 
+def test_a_terminal_is_not_commanded_by_what_calls_show(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    evil = "\x1b[1mbold\x1b[0m\x1b]52;c;ZXZpbA==\x07\x1b[6n"
+    write(Output(0, "r1", "stdout", evil.encode()))
+    write(Display(0, "r1", "display", {"text/plain": evil}))
+    assert capsys.readouterr().out == "\x1b[1mbold\x1b[0m" * 2 + "\n"
+
+
 def test_what_is_too_much_to_show_is_said_to_be_left_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -271,6 +271,16 @@ def test_why_ranks_are_lost_is_said_once_where_it_is_the_same() -> None:
     assert other.endswith("ranks that were not lost keep theirs. on rank 12 (node 12)")
 
 
+def test_no_traceback_commands_the_terminal() -> None:
+    said = report(ValueError, "no")
+    said["traceback"] = ["\x1b[31mValueError\x1b]52;c;ZXZpbA==\x07", "no\x1b[6n"]
+    error = remote_error([Failure(0, "node 0", said)])
+    assert error.remote_traceback == "\x1b[31mValueError\nno"
+    shown = "\n".join(error._render_traceback_())
+    assert shown.startswith("\x1b[31mValueError\nno")
+    assert "]52;c" not in shown
+
+
 @pytest.mark.parametrize(
     ("count", "nodes"),
     [

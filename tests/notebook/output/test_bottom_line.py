@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import re
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
 
 from jupyter_sky.notebook.output import bottom_line
 from jupyter_sky.notebook.output.renderer import Renderer
-from jupyter_sky.transport.protocol.events import Output
+from jupyter_sky.transport.protocol.events import Display, Output
 
 
 class Screen(io.StringIO):
@@ -58,6 +61,26 @@ def test_a_bar_moves_below_the_lines_of_all_ranks(monkeypatch: pytest.MonkeyPatc
     renderer.finish()
     ends = [f"{rank} │ 100%|#####|" for rank in (1, 0)]
     assert screen.lines == ["1 │ loss 3", *ends, ""]
+
+
+@pytest.mark.parametrize("ranks", [[0], [0, 1]], ids=["one", "several"])
+def test_a_terminal_is_not_commanded_by_what_ranks_show(
+    monkeypatch: pytest.MonkeyPatch, ranks: list[int]
+) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    publisher = CapturingDisplayPublisher()
+    shell: Any = SimpleNamespace(display_pub=publisher)
+    renderer = Renderer(shell, ranks)
+    evil = "\x1b[31mred\x1b[0m\x1b]52;c;ZXZpbA==\x07\x1b[6n"
+    renderer.render(Output(0, "run", "stdout", f"{evil}\n".encode()))
+    renderer.render(Display(0, "run", "display", {"text/plain": evil}))
+    renderer.finish()
+    displayed = [each["data"]["text/plain"] for each in publisher.outputs]
+    shown = "".join([screen.getvalue(), *displayed])
+    assert shown.count("\x1b[31mred\x1b[0m") == 2
+    assert "]52;c" not in shown
+    assert "\x1b[6n" not in shown
 
 
 def test_a_file_has_the_last_state_of_each_bar_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,12 @@ def test_what_is_displayed_has_its_end_too() -> None:
     assert kept(output) == "x" * (ROOM - 1) + "\n"
 
 
+def test_what_is_displayed_commands_no_terminal() -> None:
+    output = PlainOutput([0])
+    output.add(Display(0, "run", "display", {"text/plain": "\x1b[1mx\x1b]52;c;ZXZpbA==\x07"}))
+    assert output.text == "\x1b[1mx\n"
+
+
 @pytest.mark.parametrize("size", [1, 1000])
 def test_bars_in_bars_take_a_line_each_and_leave_what_stays(size: int) -> None:
     output = PlainOutput([0])
