@@ -186,7 +186,7 @@ _TOLD = frozenset(
 )
 """Requests whose answers have text that the user is shown, and none that stands for something."""
 
-_SENTENCES = ("reason", "tail")  # fields of events
+_SENTENCES = ("reason", "tail", "title", "prompt", "text", "place")  # fields of events
 _DEEPEST = 6  # lists and fields around a text that is used
 
 

@@ -36,7 +36,15 @@ from jupyter_sky.transport.frames import (
     decode_message,
     encode,
 )
-from jupyter_sky.transport.protocol.events import Ending, Event, Lost, Output, RankDone, Saved
+from jupyter_sky.transport.protocol.events import (
+    Ending,
+    Event,
+    Lost,
+    Output,
+    Prompted,
+    RankDone,
+    Saved,
+)
 from jupyter_sky.transport.together.ranks_done import RanksDone
 
 
@@ -263,8 +271,12 @@ def test_what_nodes_tell_the_user_commands_no_terminal() -> None:
     for op, said in data.items():
         assert asyncio.run(answer(op, said)).items() >= said.items()
     taken = Taken(frozenset({0}), None)
-    taken.receive({"event": "ending", "reason": f"because{EVIL}", "whole": True, "n": 1})
-    assert taken.events == [Ending("because", True)]
+    asked = {"event": "prompted", "rank": 0, "run": "r", "kind": "debugger", "number": 1}
+    shown = {"prompt": f"name:{EVIL}", "text": f"\x1b[1m->{EVIL}", "place": f"cell{EVIL}"}
+    taken.receive({**asked, **shown, "n": 1})
+    taken.receive({"event": "ending", "reason": f"because{EVIL}", "whole": True, "n": 2})
+    prompted = Prompted(0, "r", "debugger", 1, prompt="name:", text="\x1b[1m->", place="cell")
+    assert taken.events == [prompted, Ending("because", True)]
 
 
 def test_what_many_are_asked_for_is_sent_again_as_a_whole() -> None:
