@@ -8,8 +8,8 @@ const PAUSE = 2000;
 const LONGEST_PAUSE = 30_000;
 
 /** Follows ranks from their last `tail` lines on, until the function that is returned is called: no
-    chunk comes after that. They are named as in `0,2-3`. After a break the last lines come again; the chunk that `isFirst` begins
-    with them. None does where only the end is said: what is shown stays. */
+    chunk comes after that. They are named as in `0,2-3`. After a break the last lines come again; the
+    chunk that `isFirst` begins with them. None does where only the end is said: what is shown stays. */
 export function follow(
   client: Client,
   cluster: string,

@@ -12,8 +12,8 @@ import { LogColumn } from './log_column.ts';
 import { setSentence } from '../sentence.ts';
 
 /** Follows the logs of ranks, which are named as in `0,2-3`, until the function that it returns is
-    called: no chunk comes after that, nor before it has returned. A chunk that `isFirst` comes after a (re)connection, and begins with lines that may have
-    come before. */
+    called: no chunk comes after that, nor before it has returned. A chunk that `isFirst` comes after a
+    (re)connection, and begins with lines that may have come before. */
 export type Follow = (
   cluster: string,
   ranks: string,
