@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -163,19 +164,10 @@ def matches(name: str, pattern: str) -> bool:
     A folder stands for all of its content. What is hidden matches only a name that begins with a
     dot: a node that was taken over must not answer ``*`` with ``.git/hooks/pre-commit``.
     """
-    wanted, parts = PurePosixPath(os.path.normpath(pattern)).parts, PurePosixPath(name).parts
-    if not pattern.startswith(("/", "~")) and wanted[:1] not in ((), ("..",)):
-        return _stand_for(wanted, parts)
-    # Of a place that is elsewhere for the node, the name has only the last folders.
-    named = wanted[1:] if wanted[:1] and wanted[0].startswith(("/", "~")) else wanted
-    last = [each for each in named if each != ".."] or ["*"]
-    return any(_stand_for(last[at:], parts) for at in range(len(last)))
-
-
-def _stand_for(wanted: Sequence[str], parts: Sequence[str]) -> bool:
-    """Return whether the parts of a pattern match those of a name, or of a folder that it is in."""
-    reached = {0}  # in the pattern; ``**`` stands for any number of folders
-    for part in parts:
+    wanted, is_elsewhere = _parts_of(pattern)
+    # In the pattern; ``**`` stands for any number of folders.
+    reached = set(range(len(wanted))) if is_elsewhere else {0}
+    for part in PurePosixPath(name).parts:
         for at, each in enumerate(wanted[:-1]):
             if at in reached and each == "**":
                 reached.add(at + 1)
@@ -185,6 +177,19 @@ def _stand_for(wanted: Sequence[str], parts: Sequence[str]) -> bool:
         if len(wanted) in reached:
             return True
     return wanted[-1] == "**" and len(wanted) - 1 in reached
+
+
+@lru_cache(maxsize=256)  # a node may have a hundred thousand files
+def _parts_of(pattern: str) -> tuple[tuple[str, ...], bool]:
+    """Return the parts of a pattern, and whether its place is elsewhere for the node.
+
+    Of such a place, names have only some of the last parts.
+    """
+    parts = PurePosixPath(os.path.normpath(pattern)).parts
+    if not pattern.startswith(("/", "~")) and parts[:1] not in ((), ("..",)):
+        return parts, False
+    named = parts[1:] if parts[:1] and parts[0].startswith(("/", "~")) else parts
+    return tuple(each for each in named if each != "..") or ("*",), True
 
 
 def _is_part(part: str, wanted: str) -> bool:
