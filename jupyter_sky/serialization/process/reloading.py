@@ -104,8 +104,19 @@ def reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
     with contextlib.suppress(OSError, NotImplementedError):
         Path(importlib.util.cache_from_source(str(module.__file__))).unlink()
     former = dict(vars(module))
+    submodules = {
+        name: value
+        for name, value in former.items()
+        if value is sys.modules.get(f"{module.__name__}.{name}", _MISSING)
+    }
+
+    def load(emptied: ModuleType) -> ModuleType:
+        # Importing a submodule has bound it here, and will not again.
+        vars(emptied).update(submodules)
+        return importlib.reload(emptied)
+
     with _keeping_enum_members(module, former):
-        superreload(module, importlib.reload, {})
+        superreload(module, load, {})
     for name, old in former.items():
         new = vars(module).get(name)
         if isinstance(old, type) and isinstance(new, type) and old.__module__ == module.__name__:

@@ -166,6 +166,16 @@ def test_a_package(rank: Rank) -> None:
     assert rank.value("[f(), pack.f(), pack.part.g()]") == [2, 2, 3]
 
 
+def test_submodules_of_an_edited_package_stay(rank: Rank) -> None:
+    rank.write("group/__init__", "x = 1")
+    rank.write("group/part", "def f(): return 3")
+    rank.run("import group.part")
+    rank.write("group/__init__", "import group.part\nx = 2\ny = group.part.f()")
+    assert rank.value("[group.x, group.y, group.part.f()]") == [2, 3, 3]
+    rank.write("group/__init__", "def part(): return 4")
+    assert rank.value("group.part()") == 4
+
+
 def test_an_edit_that_does_not_compile_is_said_and_tried_again(rank: Rank) -> None:
     rank.write("broken", "x = 1")
     rank.run("import broken")
