@@ -286,6 +286,15 @@ def test_what_is_unchanged_is_not_sent_again(notebook, module) -> None:
     assert notebook.start(f"import {module}").task.update.groups == []
 
 
+def test_what_a_module_holds_stays_if_it_is_not_edited(notebook, module) -> None:
+    write(f"{module}/__init__", "held = []")
+    write(f"{module}/part", "def f(): return 1")
+    notebook.there(f"import {module}.part\n{module}.held.append(1)")
+    assert notebook.ask(f"({module}.held, {module}.part.f())") == [([1], 1)] * 2
+    write(f"{module}/part", "def f(): return 2")
+    assert notebook.ask(f"({module}.held, {module}.part.f())") == [([1], 2)] * 2
+
+
 def test_a_file_beside_a_module(notebook, module, cluster) -> None:
     if not cluster.sync.shares_files:
         write(f"{module}/__init__", "from pathlib import Path\nhere = Path(__file__).parent")

@@ -109,6 +109,8 @@ class Namespace:
                 if group["kind"] == "setting":
                     self._load(group).install(self._folder)
                     self.arrived.append(group["shipment"])
+            # Files that were just written are not edits: nothing was imported from them before.
+            self._since = time.time_ns()
             self._modules.reload_edited(self.names, self._attributes)
             for group in groups:
                 if group["kind"] != "setting":
