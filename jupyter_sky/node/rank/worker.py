@@ -243,16 +243,18 @@ class RankWorker:
         if command["after_cut_off"]:
             present_run.resume_after_cut_off()
         self._namespace.begin_run(command["outdated"].get(self.rank, ()))
-        self._receive_names(command["names"])
+        # A script is a program of its own, which has the modules as they are now.
+        cell = command["code"] if command["script"] is None else ""
+        self._receive_names(command["names"], cell)
         self._interrupts.raise_pending()
         self._namespace.watch(command["watched"])
         result = self._execute(command)
         raise_failed()
         return self._pack_values(command, result) if command["call"] or command["asked"] else None
 
-    def _receive_names(self, groups: Sequence[NameGroup]) -> None:
+    def _receive_names(self, groups: Sequence[NameGroup], cell: str | None = "") -> None:
         try:
-            self._namespace.receive(groups)
+            self._namespace.receive(groups, cell)
         except BaseException as error:
             error.add_note("before the cell began")
             self._shell.record_traceback(error, skip=own_frames(error.__traceback__))

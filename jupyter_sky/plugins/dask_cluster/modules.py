@@ -30,6 +30,7 @@ from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.process.module_attributes import users_modules
 from jupyter_sky.serialization.process.reloading import (
     SourceFile,
+    edited_uses,
     in_order,
     is_importable,
     reload,
@@ -198,7 +199,7 @@ def _reload_edited(digests: Mapping[str, str]) -> None:
             edited[name] = path
         else:
             _loaded[name] = digest
-    for name in in_order(edited):
+    for name in in_order(edited_uses(edited)):
         try:
             reload(sys.modules[name], [vars(each) for each in users_modules()])
         except Exception as error:  # whatever the user's code raises, of which not all can travel

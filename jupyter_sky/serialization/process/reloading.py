@@ -66,8 +66,8 @@ def source_file(path: Path, known: SourceFile | None = None) -> SourceFile | Non
     return None
 
 
-def in_order(edited: Mapping[str, Path]) -> list[str]:
-    """Return modules in an order in which each follows those that it uses.
+def edited_uses(edited: Mapping[str, Path]) -> dict[str, frozenset[str]]:
+    """Return for each of these modules which others of them it imports.
 
     Parameters
     ----------
@@ -78,9 +78,20 @@ def in_order(edited: Mapping[str, Path]) -> list[str]:
     for name, path in edited.items():
         package = name if hasattr(sys.modules[name], "__path__") else name.rpartition(".")[0]
         uses[name] = imported_by(path.read_bytes(), package) & edited.keys() - {name}
+    return uses
+
+
+def in_order(uses: Mapping[str, frozenset[str]]) -> list[str]:
+    """Return modules in an order in which each follows those that it uses.
+
+    Parameters
+    ----------
+    uses
+        For each of them, the others that it imports.
+    """
     with contextlib.suppress(graphlib.CycleError):
         return list(graphlib.TopologicalSorter(uses).static_order())
-    return list(edited)
+    return list(uses)
 
 
 def reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:

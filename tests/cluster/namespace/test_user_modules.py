@@ -12,8 +12,11 @@ import pytest
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport.protocol.events import Display, Output
+from jupyter_sky.transport.protocol.messages import Script
 from tests.cluster.namespace.notebook import Notebook, open_notebook
 from tests.installed import skip_without
 
@@ -274,10 +277,31 @@ def test_a_mistake_in_an_edit_is_an_error_of_the_cell(notebook, module) -> None:
     notebook.there(f"import {module}")
     write(module, "x = (")
     with pytest.raises(RemoteError) as raised:
-        notebook.there("pass")
+        notebook.there(f"{module}.x")
     assert f'{module}.py", line 1\n    x = (\n        ^\n' in raised.value.remote_traceback
     write(module, "x = 2")
     assert notebook.ask(f"{module}.x") == [2] * 2
+
+
+def test_what_needs_no_module_of_a_mistaken_edit_goes_on(notebook, module) -> None:
+    write(module, "x = 1\nclass Net: pass")
+    notebook.there(f"import {module}\nnet = [{module}.Net()]")
+    write(module, "x = (")
+    said = f"{module} was edited and cannot be loaded, so it stays as it was: SyntaxError: "
+    assert notebook.printed("print(1)").startswith(said)
+    with pytest.raises(RemoteError):
+        notebook.there("net")
+    # A script loads what it needs by itself.
+    script: Script = {
+        **{"text": "echo here", "env": {}, "folders": [], "cwd": None},
+        **{"together": False, "port": 0},
+    }
+    run = notebook.cluster.run(Task((0,), script=script, show=(0,)))
+    run.begin()
+    printed: list[Output | Display] = []
+    run.follow(printed.append)
+    run.check()
+    assert [event.data for event in printed if isinstance(event, Output)] == [b"here\n"]
 
 
 def test_what_is_unchanged_is_not_sent_again(notebook, module) -> None:

@@ -9,14 +9,18 @@ from types import ModuleType
 from typing import Any
 
 from jupyter_sky.node.rank.namespace import attributes
+from jupyter_sky.node.rank.namespace.reached_modules import reaches
 from jupyter_sky.serialization.process.reloading import (
     SourceFile,
+    edited_uses,
     in_order,
     is_importable,
     reload,
     source_file,
 )
 from jupyter_sky.serialization.user_modules import PROGRAMS, is_user_code, user_source_file
+
+_NOT_RELOADED = "{} was edited and cannot be loaded, so it stays as it was: {}"
 
 
 class ModuleReloader:
@@ -28,6 +32,7 @@ class ModuleReloader:
         self._count = 0
         self._folders: list[str] = []
         self._folder_count = 0
+        self._failed: dict[str, Exception] = {}
 
     def record_imports(self, since: int) -> None:
         """Remember the files of newly imported modules.
@@ -51,10 +56,11 @@ class ModuleReloader:
                 self._sources[name] = source
 
     def reload_edited(self, namespace: dict[str, Any], kept: Collection[str] = ()) -> None:
-        """Reload the modules whose files were edited.
+        """Reload the modules whose files were edited; `check` is to follow.
 
         As with ``%autoreload``, existing functions and objects get the new code, and names imported
-        with ``from module import name`` are bound again.
+        with ``from module import name`` are bound again. A module whose file fails stays as it was,
+        as do those that import it; they are reloaded next time.
 
         Parameters
         ----------
@@ -62,21 +68,47 @@ class ModuleReloader:
             The user's namespace.
         kept
             The full names of attributes that keep their values, like ``config:LR``.
-
-        Raises
-        ------
-        Exception
-            Whatever loading an edited file raises. Its module stays as it was, and is reloaded next
-            time.
         """
+        self._failed = {}
         self._invalidate_finders()
         edited = dict(self._edited()) if self._sources else {}
         if not edited:
             return
-        for name in in_order({name: source.path for name, source in edited.items()}):
-            with attributes.kept([each for each in kept if each.startswith(f"{name}:")]):
-                reload(sys.modules[name], [namespace, *self._namespaces()])
-            self._sources[name] = edited[name]
+        uses = edited_uses({name: source.path for name, source in edited.items()})
+        for name in in_order(uses):
+            if failed := next((each for each in uses[name] if each in self._failed), None):
+                self._failed[name] = self._failed[failed]
+                continue
+            try:
+                with attributes.kept([each for each in kept if each.startswith(f"{name}:")]):
+                    reload(sys.modules[name], [namespace, *self._namespaces()])
+                self._sources[name] = edited[name]
+            except Exception as error:
+                self._failed[name] = error
+
+    def check(self, namespace: dict[str, Any], cell: str | None) -> None:
+        """Refuse what needs a module that could not be reloaded; tell other cells.
+
+        Parameters
+        ----------
+        namespace
+            The user's namespace.
+        cell
+            The cell that runs next; empty if nothing runs in this process, and ``None`` if it is
+            not known what does.
+
+        Raises
+        ------
+        Exception
+            Whatever loading the edited file raised.
+        """
+        failed, self._failed = self._failed, {}
+        for name, error in failed.items():
+            if cell is None or reaches(cell, namespace, name, self._sources):
+                raise error
+        for name, error in failed.items() if cell else ():
+            reason = f"{type(error).__name__}: {error}"
+            print(_NOT_RELOADED.format(name, reason), file=sys.stderr)
 
     def _invalidate_finders(self) -> None:
         # Python finds a new file in a folder only after it has listed the folder again. Only a few

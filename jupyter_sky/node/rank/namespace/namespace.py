@@ -82,8 +82,16 @@ class Namespace:
             self.names.pop(name, None)
         self.arrived = []
 
-    def receive(self, groups: Sequence[NameGroup]) -> None:
-        """Bind the names that the notebook sent, and reload the user's edited modules."""
+    def receive(self, groups: Sequence[NameGroup], cell: str | None = None) -> None:
+        """Bind the names that the notebook sent, and reload the user's edited modules.
+
+        Parameters
+        ----------
+        groups
+            The names.
+        cell
+            The cell that runs next, as `ModuleReloader.check` takes it.
+        """
         self._since = time.time_ns()
         received_objects.drop_unused()
         try:
@@ -92,6 +100,7 @@ class Namespace:
                 self._receive(groups)
             else:  # as for most cells
                 self._modules.reload_edited(self.names, self._attributes)
+            self._modules.check(self.names, cell)
         finally:
             self._held = []
             received_objects.unpin(self.names)
