@@ -337,8 +337,9 @@ def _has(cluster: Cluster, option: str) -> Any:
             return cluster.provider.name
         case "--gpu":
             return cluster.spec.accelerator and str(cluster.spec.accelerator)
-        case _:
-            return ",".join(node.name or "" for node in nodes)
+        case _:  # --hosts, which nodes of other providers are not
+            is_ssh = cluster.provider.name == "ssh"
+            return ",".join(node.name or "" for node in nodes) if is_ssh else None
 
 
 def missing_packages(cluster: Cluster, options: CellOptions) -> tuple[str, ...]:

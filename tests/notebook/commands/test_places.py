@@ -26,6 +26,8 @@ def test_the_next_provider_is_taken_where_one_has_no_nodes(notebook: Notebook) -
     assert "running locally" not in said
     notebook.run("%sky scale 2")
     assert notebook.run("%%sky --nodes 2\nprint('two')") == "two\n"
+    with pytest.raises(sky.UsageError, match="is running without --hosts, and the cell asks for a"):
+        notebook.run("%%sky --hosts a\npass")
 
 
 def test_where_no_provider_has_nodes_each_says_why(notebook: Notebook) -> None:
