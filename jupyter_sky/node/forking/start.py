@@ -36,7 +36,9 @@ def start_fork_server(folder: Path, spec: Mapping[str, Any]) -> tuple[socket.soc
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for name in OF_NOTEBOOK:
         os.environ.pop(name, None)
-    env = {**os.environ, **spec["env"]}
+    # `python`, `torchrun` and `tensorboard` are those of the ranks, in all that these start.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    env = {**os.environ, "PATH": path, **spec["env"]}
     place = asking.place(spec.get("templates"), spec, env)
     order: asking.Order = {
         "folder": str(folder),

@@ -177,8 +177,6 @@ def _environment(
         del env["MPLBACKEND"]
     # So that output of Python programs shows at once, as in a terminal.
     env.setdefault("PYTHONUNBUFFERED", "1")
-    # `python` and `torchrun` are those of the ranks.
-    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
     if command["gpus"] is not None:
         env["CUDA_VISIBLE_DEVICES"] = command["gpus"]
     found = env_vars.script_variables(topology, rank, ranks_of(command["everyone"]), script["port"])

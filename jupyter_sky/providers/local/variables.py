@@ -31,7 +31,7 @@ def rank_variables(image: Image, ranks: int) -> dict[str, str]:
     """
     # A value that the notebook has also applies to its nodes.
     threads = {} if "OMP_NUM_THREADS" in os.environ else thread_variables(ranks, _cpus())
-    return {"PATH": command_path(), **threads, **image_variables(image)}
+    return {**threads, **image_variables(image)}
 
 
 def image_variables(image: Image) -> dict[str, str]:
@@ -46,7 +46,7 @@ def image_variables(image: Image) -> dict[str, str]:
 
 
 def command_path() -> str:
-    """Return the ``PATH`` of ranks, beginning with the notebook's environment."""
+    """Return the ``PATH`` that ranks will have, beginning with the notebook's environment."""
     scripts = str(Path(sys.executable).parent)
     others = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return os.pathsep.join([scripts, *(entry for entry in others if entry != scripts)])

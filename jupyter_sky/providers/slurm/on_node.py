@@ -87,7 +87,7 @@ def main(job: Path, image: str, umask: int) -> None:
                     socket=str(folder / "agent.sock"),
                     blobs=str(blobs),
                     ranks=tuple(_with_gpus(spec.ranks)),
-                    env=_variables(spec, bool(image)),
+                    env=_variables(spec),
                     peer=_another_node(number, spec.peer),
                     umask=umask,
                 )
@@ -251,16 +251,14 @@ def _container(image: str, spec: AgentSpec) -> list[str]:
     return [program, "--silent", "exec", *gpus, "--bind", ",".join(places), image]
 
 
-def _variables(spec: AgentSpec, is_contained: bool) -> dict[str, str]:
-    """Return the variables of all ranks: those of the interpreter, and their processors."""
-    scripts, here = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+def _variables(spec: AgentSpec) -> dict[str, str]:
+    """Return the variables of all ranks: those that the user chose, and their processors."""
     chosen = spec.env if "OMP_NUM_THREADS" not in os.environ else os.environ
     cpus = len(os.sched_getaffinity(0))
     # If Slurm does not bind processes, it only tells how many processors the job has.
     cpus = min(cpus, int(os.environ.get("SLURM_CPUS_ON_NODE", cpus)))
     threads = {} if "OMP_NUM_THREADS" in chosen else thread_variables(len(spec.ranks), cpus)
-    path = {} if is_contained else {"PATH": f"{scripts}:{here}"}
-    return {**path, **threads, **spec.env}
+    return {**threads, **spec.env}
 
 
 def _another_node(number: int, there: str | None) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ test "$1 $2 $3" = "--silent exec --bind" || exit 1
 image=$5
 test -f "$image" || { echo "FATAL: could not open image $image" >&2; exit 255; }
 shift 5
-PATH="{folder}/inside:$PATH" APPTAINER_CONTAINER="$image" "$@"
+PATH="{folder}/inside/bin:$PATH" APPTAINER_CONTAINER="$image" "$@"
 # What is mounted for a container goes with the command that it was started for.
 touch "{folder}/ended"
 """
@@ -104,7 +105,9 @@ def test_nodes_run_in_a_container(folder: Path) -> None:
     with pytest.raises(SkyError, match="neither apptainer nor singularity is on this node"):
         start("lost", provider=Slurm(container="torch.sif"))
     program(folder / "apptainer", APPTAINER, folder=folder)
-    program(folder / "inside" / "python3", PYTHON, python=sys.executable)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "inside"], check=True)
+    [library] = (folder / "inside" / "lib").glob("python*/site-packages")
+    (library / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
     image = folder / "torch.sif"
     with pytest.raises(SkyError, match="could not open image .*torch.sif"):
         start("lost", provider=Slurm(container=str(image)))
@@ -114,7 +117,7 @@ def test_nodes_run_in_a_container(folder: Path) -> None:
         cells = Cells(cluster)
         cells.run("import os, shutil")
         assert cells.ask("os.environ['APPTAINER_CONTAINER']") == [str(image)]
-        assert cells.ask("shutil.which('python3')") == [str(folder / "inside" / "python3")]
+        assert cells.ask("shutil.which('python3')") == [str(folder / "inside" / "bin" / "python3")]
         assert not (folder / "ended").exists()
     finally:
         cluster.down()

@@ -59,6 +59,12 @@ def test_hosts_without_a_provider_are_reached_over_ssh(notebook: LiveNotebook) -
     notebook.succeed("%config Sky.groups = {'pair': ['lab1', 'lab2:2']}")
     notebook.succeed("%%sky --hosts pair --plugin none --gather rank\nrank = sky_rank = 0")
     assert notebook.value("rank") == [0, 0, 0]
+    # Programs are those of the ranks' environment, whatever starts them.
+    notebook.succeed(
+        "%%sky --out found\nimport shutil\n[line] = !command -v python\n"
+        "found = [line, shutil.which('python')]"
+    )
+    assert notebook.value("found") == [str(Path(sys.executable).with_name("python"))] * 2
     cell = notebook.run("%%sky --hosts lab3\npass")
     assert "is running with --hosts lab1,lab2, and the cell asks for lab3" in cell.sentence
     cell = notebook.run("%%sky --cluster other --provider ssh --plugin none\npass")
