@@ -131,16 +131,30 @@ def similar_names(word: str, known: Iterable[str], most: int = 1, cutoff: float 
     return [names[each] for each in difflib.get_close_matches(word.casefold(), names, most, cutoff)]
 
 
-def similar_file(path: Path, otherwise: str) -> str:
-    """Return a question for the file beside ``path`` that was meant, or what to say otherwise."""
+def similar_file(path: Path, otherwise: str, folder: Path | None = None) -> str:
+    """Return a question for the file beside ``path`` that was meant, or what to say otherwise.
+
+    Parameters
+    ----------
+    path
+        A file as typed.
+    otherwise
+        What to say if no file beside it has a similar name.
+    folder
+        Where it is relative to, if that is not the working folder.
+    """
+    place = folder / path if folder else path
     try:
-        if path.exists():
+        if place.exists():
             return otherwise
-        beside = [each.name for each in path.parent.iterdir() if each.is_file()]
+        beside = [each.name for each in place.parent.iterdir() if each.is_file()]
     except OSError:
         return otherwise
     similar = similar_names(path.name, beside)
-    return f"did you mean {similar[0]}?" if similar else otherwise
+    if not similar:
+        return otherwise
+    meant = similar[0] if path.is_absolute() else path.with_name(similar[0])
+    return f"did you mean {meant}?"
 
 
 def as_sentence(text: str) -> str:

@@ -47,14 +47,15 @@ def find_script(line: Namespace) -> tuple[Path, str]:
     folder = find_folder(line.options.workdir or ".")
     if not line.is_file:
         return folder, line.script
-    script = Path(os.path.normpath(folder / Path(line.script).expanduser()))
+    typed = Path(line.script).expanduser()
+    script = Path(os.path.normpath(folder / typed))
     if script.is_dir() and not (script / "__main__.py").is_file():
         raise UsageError(
             f"{line.script} is a folder without a `__main__.py`: name a script in it, or a module "
             "with `-m`."
         )
     if not script.exists():
-        instead = similar_file(script, "name one that is there.")
+        instead = similar_file(typed, "name one that is there.", folder)
         raise UsageError(f"there is no file {line.script} in {folder}: {instead}")
     base = folder
     if not script.is_relative_to(base):  # as they are typed; a link may be on the way to one

@@ -224,15 +224,16 @@ def test_a_script_is_found_in_a_folder_however_that_is_named(
     ("words", "sentence"),
     [
         ("", "takes the name of a file, as in `%sky torchrun train.py`; none is given"),
-        ("trian.py", "there is no file trian.py in .*: did you mean train.py?"),
+        ("trian.py", r"there is no file trian.py in .*: did you mean train.py\?"),
+        ("package/maim.py", r"no file package/maim.py in .*: did you mean package/main.py\?"),
         (
             "../above.py",
             "../above.py is not in .*, which is what nodes get: add `--workdir FOLDER`",
         ),
         ("nothing.xyz", "there is no file nothing.xyz in .*: name one that is there"),
         (
-            "package",
-            "package is a folder without a `__main__.py`: name a script in it, or a module",
+            "empty",
+            "empty is a folder without a `__main__.py`: name a script in it, or a module",
         ),
         ("--max-restart 1 train.py", "did you mean `--max-restarts`?"),
         ("--max-restarts few train.py", 'takes a whole number, .*; "few" is not one'),
@@ -244,6 +245,8 @@ def test_what_cannot_be_is_one_line(
     notebook: Notebook, project: Path, words: str, sentence: str
 ) -> None:
     (project.parent / "above.py").touch()
+    (project / "empty").mkdir()
     (project / "package").mkdir()
+    (project / "package" / "main.py").touch()
     with pytest.raises(UsageError, match=sentence):
         notebook.run(f"%sky torchrun {words}")
