@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +23,9 @@ from jupyter_sky.serialization.process.reloading import (
 from jupyter_sky.serialization.user_modules import PROGRAMS, is_user_code, user_source_file
 
 _NOT_RELOADED = "{} was edited and cannot be loaded, so it stays as it was: {}"
+_BUILT_AGAIN = (
+    "{} was built again, and Python loads compiled modules once: `%sky restart` loads this one."
+)
 
 
 class ModuleReloader:
@@ -32,6 +37,7 @@ class ModuleReloader:
         self._count = 0
         self._folders: list[str] = []
         self._folder_count = 0
+        self._extensions: dict[str, SourceFile] = {}
         self._failed: dict[str, Exception] = {}
 
     def record_imports(self, since: int) -> None:
@@ -54,6 +60,8 @@ class ModuleReloader:
                 if source.stamp[0] >= since:
                     source.digest = ""
                 self._sources[name] = source
+            elif (path := _extension_file(sys.modules[name])) and (built := source_file(path)):
+                self._extensions[name] = built
 
     def reload_edited(self, namespace: dict[str, Any], kept: Collection[str] = ()) -> None:
         """Reload the modules whose files were edited; `check` is to follow.
@@ -87,7 +95,7 @@ class ModuleReloader:
                 self._failed[name] = error
 
     def check(self, namespace: dict[str, Any], cell: str | None) -> None:
-        """Refuse what needs a module that could not be reloaded; tell other cells.
+        """Refuse what needs a module that could not be reloaded; tell cells what stays as it was.
 
         Parameters
         ----------
@@ -109,6 +117,8 @@ class ModuleReloader:
         for name, error in failed.items() if cell else ():
             reason = f"{type(error).__name__}: {error}"
             print(_NOT_RELOADED.format(name, reason), file=sys.stderr)
+        for name in self._built_again() if cell else ():
+            print(_BUILT_AGAIN.format(name), file=sys.stderr)
 
     def _invalidate_finders(self) -> None:
         # Python finds a new file in a folder only after it has listed the folder again. Only a few
@@ -136,6 +146,15 @@ class ModuleReloader:
             elif newer:
                 self._sources[name] = newer
 
+    def _built_again(self) -> Iterator[str]:
+        for name, known in list(self._extensions.items()):
+            path = _extension_file(sys.modules[name]) if name in sys.modules else None
+            newer = source_file(path, known) if path else None
+            if newer and newer.digest != known.digest:
+                yield name
+            if newer:
+                self._extensions[name] = newer
+
     def _namespaces(self) -> list[dict[str, Any]]:
         return [vars(sys.modules[name]) for name in self._sources if name in sys.modules]
 
@@ -154,6 +173,17 @@ def look_ahead() -> None:
     reloader.record_imports(since=0)
     _sources_before.update(reloader._sources)
     _seen_before.update(reloader._seen)
+
+
+def _extension_file(module: ModuleType) -> Path | None:
+    """Return the file of a compiled module that is the user's own; ``None`` for others."""
+    file = getattr(module, "__file__", None)
+    if isinstance(file, str) and file.endswith(_COMPILED) and is_user_code(file):
+        return Path(file)
+    return None
+
+
+_COMPILED = tuple(EXTENSION_SUFFIXES)
 
 
 def _is_as_before(module: ModuleType, source: SourceFile) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader
@@ -225,6 +226,25 @@ def test_a_cell_that_needs_no_module_of_an_edit_that_fails_is_told(
     assert capsys.readouterr().err == (
         "net was edited and cannot be loaded, so it stays as it was: "
         "SyntaxError: '(' was never closed (net.py, line 1)\n"
+    )
+
+
+def test_a_compiled_module_that_is_built_again_is_told_once(
+    rank: Rank, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [built] = Path(psutil.__file__).parent.glob("_psutil_linux.*")
+    path = rank.folder / built.name
+    path.write_bytes(built.read_bytes())
+    rank.run("import _psutil_linux")
+    rank.run("pass")
+    assert not capsys.readouterr().err
+    path.unlink()  # as a linker does
+    path.write_bytes(built.read_bytes() + b"another version")
+    rank.run("pass")
+    rank.run("pass")
+    assert capsys.readouterr().err == (
+        "_psutil_linux was built again, and Python loads compiled modules once: "
+        "`%sky restart` loads this one.\n"
     )
 
 
