@@ -235,7 +235,6 @@ class RunHandle:
         """
         self.check()
         controller = self._scheduler.controller
-        packed: dict[int, Any]
         packed = {rank: done.values for rank, done in self._run.done.items() if done.values}
         learn = partial(controller.sync.learn, are_named=any(self.task.values.values()))
         return load_all(packed, self.task.values, controller.connection, learn, self._notice)
