@@ -1,9 +1,10 @@
 """The user's own modules: which these are, where their files are, and how ranks import them.
 
 A module is the user's own if it is neither installed nor part of the standard library: a file
-beside the notebook or on an added path, or an editable install. Ranks that see the notebook's files
-import it from there (`ImportPaths`), so that tracebacks, `__file__` and data files beside it are
-the same. Other ranks are sent its source files (`SourceTree`).
+beside the notebook or on an added path, or an editable install. What pip has put into a folder of
+the user's, with ``--target``, is installed. Ranks that see the notebook's files import a module
+from there (`ImportPaths`), so that tracebacks, `__file__` and data files beside it are the same.
+Other ranks are sent its source files (`SourceTree`).
 """
 
 from __future__ import annotations
@@ -57,9 +58,30 @@ def is_user_code(path: str) -> bool:
     if path.startswith(_installed_folders()) or any(part in path for part in _INSTALLED):
         return False
     real = str(Path(path).resolve()) + os.sep
-    return not real.startswith(_installed_folders()) and all(
-        part not in real for part in _INSTALLED
+    if real.startswith(_installed_folders()) or any(part in real for part in _INSTALLED):
+        return False
+    return not _is_recorded(Path(path))
+
+
+def _is_recorded(path: Path) -> bool:
+    """Return whether pip has put a file or folder where it is."""
+    entries = {entry or str(Path.cwd()) for entry in sys.path}
+    return any(
+        path.parts[len(folder.parts)] in _recorded(folder)
+        for folder in path.parents
+        if str(folder) in entries
     )
+
+
+@functools.cache
+def _recorded(folder: Path) -> frozenset[str]:
+    """Return the names of the files and folders that pip has put into a folder."""
+    found: set[str] = set()
+    for record in folder.glob("*.dist-info/RECORD"):
+        with contextlib.suppress(OSError):
+            lines = record.read_text(errors="replace").splitlines()
+            found.update(line.partition(",")[0].partition("/")[0] for line in lines)
+    return frozenset(found)
 
 
 @functools.cache
