@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import enum
+import gc
 import graphlib
 import importlib
 import importlib.util
@@ -109,7 +110,7 @@ def reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
     Exception
         Whatever loading its file raises. The module stays as it was.
     """
-    from IPython.extensions.autoreload import superreload
+    from IPython.extensions import autoreload
 
     # Python considers bytecode current if the source has the same size and second of modification.
     with contextlib.suppress(OSError, NotImplementedError):
@@ -126,8 +127,8 @@ def reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
         vars(emptied).update(submodules)
         return importlib.reload(emptied)
 
-    with _keeping_enum_members(module, former):
-        superreload(module, load, {})
+    with _keeping_enum_members(module, former), _moving_instances(autoreload):
+        autoreload.superreload(module, load, {})
     for name, old in former.items():
         new = vars(module).get(name)
         if isinstance(old, type) and isinstance(new, type) and old.__module__ == module.__name__:
@@ -194,9 +195,30 @@ def _take_over_members(old: Any, new: Any) -> None:
                 new._value2member_map_[value] = member
 
 
+@contextlib.contextmanager
+def _moving_instances(autoreload: ModuleType) -> Iterator[None]:
+    """Have IPython move the classes of a metaclass, too: it would fail at the first of them."""
+    functions = vars(autoreload)
+    update = functions["update_instances"]
+    functions["update_instances"] = _move_instances
+    try:
+        yield
+    finally:
+        functions["update_instances"] = update
+
+
+def _move_instances(old: type, new: type) -> None:
+    """Give the instances of a class the class that replaces it."""
+    for each in gc.get_referrers(old):
+        if type(each) is old:
+            set_attribute = type.__setattr__ if isinstance(each, type) else object.__setattr__
+            set_attribute(each, "__class__", new)
+
+
 def _move_subclasses(old: type, new: type) -> None:
     """Rebase the subclasses of a class on the class that replaces it."""
-    children: list[type] = old.__subclasses__()
+    # A metaclass has a method of this name for its classes.
+    children: list[type] = type.__subclasses__(old)
     for child in children:
         with contextlib.suppress(TypeError):  # if the new class has another layout
             child.__bases__ = tuple(new if base is old else base for base in child.__bases__)

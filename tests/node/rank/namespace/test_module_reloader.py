@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import psutil
@@ -85,6 +86,23 @@ def test_objects_and_classes_get_the_new_code(rank: Rank) -> None:
     rank.write("things", "class A:\n  def f(self): return 'new'\n  def g(self): return self.x")
     assert rank.value("[a.f(), b.f(), A().f(), a.g()]") == ["new", "new", "new", 1]
     assert rank.value("isinstance(a, A) and isinstance(b, A) and issubclass(B, A)")
+
+
+def test_classes_of_a_metaclass_get_its_new_code(rank: Rank) -> None:
+    source = """
+        class Meta(type):
+            def title(cls): return "old " + cls.__name__
+        class Model(metaclass=Meta):
+            def f(self): return "old"
+    """
+    rank.write("meta", dedent(source))
+    rank.run("import meta\nclass Mine(meta.Model): pass\nmodel = meta.Model()")
+    rank.write("meta", dedent(source).replace("old", "new"))
+    titles = "[meta.Model.title(), type(model).title(), Mine.title()]"
+    assert rank.value(titles) == ["new Model", "new Model", "new Mine"]
+    assert rank.value("[model.f(), Mine().f(), isinstance(model, meta.Model)]") == [
+        *("new", "new", True)
+    ]
 
 
 def test_members_of_an_enum_stay_the_same(rank: Rank) -> None:
