@@ -13,6 +13,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.machines import find_broken
+from jupyter_sky.cluster.inventory.probe import ProbePhase, probe_local
 from jupyter_sky.cluster.inventory.storage.row import unreadable
 from jupyter_sky.cluster.namespace.items.predefined import is_predefined
 from jupyter_sky.cluster.runs.task import CellPlace
@@ -182,7 +183,7 @@ NONE_RUNNING = f"no cluster is running: {STARTED_BY} starts one."
 
 
 def no_cluster(name: str | None, to: str = "") -> str:
-    """Return a sentence that there is no such cluster, listing those that exist."""
+    """Return a sentence that there is no such cluster, listing those that are there."""
     if name and find_broken(name):
         return unreadable(name)
     rows = registry.rows()
@@ -190,10 +191,11 @@ def no_cluster(name: str | None, to: str = "") -> str:
         if there.is_starting:
             return f"cluster {name} is being started by another notebook: wait for it."
         return f"cluster {name} did not come up: `%sky gc` removes what is left of it."
-    names = [row.name for row in rows]
+    # Clusters of other computers are not contacted: one of these may be gone, too.
+    phases = probe_local(rows)
+    names = [row.name for row in rows if phases.get(row.id) != ProbePhase.GONE]
     is_notebook = typed_command() == "%sky"
     own = "of this notebook" if is_notebook else "of this program"
-    # These were not contacted: one of them may be gone, and wait for `%sky gc`.
     more = [f"{len(names) - _LISTED} more"] if len(names) > _LISTED + 1 else names[_LISTED:]
     listed = format_list([*names[:_LISTED], *more])
     known = f"there {'is' if len(names) == 1 else 'are'} {listed}"

@@ -133,6 +133,8 @@ def test_status_of_what_is_not_there(notebook: Notebook, stranger: Cluster) -> N
     row_updates.record_line("00000004", "--volume s3://photos/data:~/data")
     try:
         shown = table(notebook.run("%sky status"))
+        with pytest.raises(UsageError) as refused:
+            notebook.run("%sky attach nowhere")
     finally:
         for number in range(1, 5):
             registry.remove(f"0000000{number}")
@@ -141,6 +143,8 @@ def test_status_of_what_is_not_there(notebook: Notebook, stranger: Cluster) -> N
     assert shown["novel"][:5] == ["moon", "1", "×", "1", "unknown"]
     assert shown[stranger.name][4:] == ["gone", "`%sky", "gc`", "removes", "what", "is", "left"]
     assert " ".join(shown["keeping"][5:]).startswith("`%sky down keeping` writes back what nodes")
+    listed = "there are coming, abroad and novel."  # nobody can attach to one that is gone
+    assert str(refused.value) == f"there is no cluster nowhere to attach: {listed}"
 
 
 def _matching(pattern: str, text: str) -> str | None:
