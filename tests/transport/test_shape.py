@@ -66,6 +66,7 @@ EVENTS = [
     Prompted(0, "r", "debugger", 1, "", "stopped", "cell [7], line 12"),
     Told(0, "r", "value", 3, VALUE),
     Told(0, "r", "error", 4, None, report(ValueError, "no")),
+    Told(0, "r", "lost", 5, reason="it exited with 7"),
     RankDone(0, "r", "ok", None, VALUE, False, {"x": True}, ["s"]),
     RankDone(0, "r", "error", report(ValueError, "no")),
     RankDone(0, "r", "error", {**report(ValueError, "no"), "chain": [CHAINED]}),

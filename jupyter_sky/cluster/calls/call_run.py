@@ -172,7 +172,8 @@ class CallRun:
             for update in self._names.joined:
                 self._controller.sync.missed(update, rank, self._names.received(update, rank))
         if event.kind == "lost":
-            text = f"the process of a call on rank {rank} has ended."
+            why = event.reason or "it is not known why"
+            text = f"the process of a call on rank {rank} has ended: {why}."
             self._lose(call, rank, report(RankLost, text))
         elif event.error is not None:
             self._fail(call, rank, event.error)

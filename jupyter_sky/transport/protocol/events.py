@@ -269,16 +269,15 @@ class Told(Event):
 
     Attributes
     ----------
-    kind
-        ``"value"``: a call returned or a generator yielded a value; ``"error"``: a call failed;
-        ``"lost"``: the process of a call ended; ``"ask"``: more items are wanted. For the agent
-        alone: ``"waits"`` until the notebook says more; ``"goes_on"`` without that.
-    number
-        Which of several calls it is about.
+    kind, reason
+        ``"value"``: a call returned or a generator yielded; ``"error"``: a call failed; ``"lost"``:
+        its process ended, for a ``reason`` if one is known; ``"ask"``: more items are wanted. For
+        the agent alone: ``"waits"`` until the notebook says more; ``"goes_on"`` without that.
+    number, feed, count
+        Which of several calls and of its iterators, and how many items; of a call that waits, the
+        messages that it had.
     values, error
         The value, pickled, which the agent never unpickles; the exception.
-    feed, count
-        Which of its iterators, and how many items; of a call that waits, the messages that it had.
     """
 
     rank: int
@@ -287,6 +286,7 @@ class Told(Event):
     number: int
     values: Packed | None = None
     error: ErrorReport | None = None
+    reason: str = ""
     feed: int = 0
     count: int = 0
 

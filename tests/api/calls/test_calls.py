@@ -19,8 +19,9 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -785,6 +786,22 @@ def test_a_process_that_ends_takes_no_rank_with_it(pool: sky.ComputePool, tmp_pa
         calls = [die_once(tmp_path / "died", n) for n in range(4)]
         assert sky.gather(*calls) >> pool == (0, 1, 2, 3)
     assert rank_pids(pool) == pids
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (os.abort, "it was killed by SIGABRT"),
+        (partial(os._exit, 7), "it exited with 7"),
+    ],
+    ids=["killed", "exited"],
+)
+def test_an_error_says_how_the_process_of_a_call_has_ended(
+    pool: sky.ComputePool, end: Callable[[], object], reason: str
+) -> None:
+    with worker(pool, Worker(executor="process")), pytest.raises(sky.RankLost) as caught:
+        sky.gather(double(1), sky.compute(end)()) >> pool
+    assert str(caught.value).endswith(f"has ended: {reason}.")
 
 
 def test_a_call_in_a_process_may_start_processes(pool: sky.ComputePool) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from jupyter_sky.node.blobs.partial_blob import drop_unfinished
+from jupyter_sky.node.kills import Kills
 from jupyter_sky.node.pipes import has_pipe, pipes_of
 from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.seeds import draw_seeds
@@ -67,10 +68,14 @@ class CallProcess:
     ----------
     was_late
         Whether it was ended because its last call exceeded its time.
+    reason
+        Why it has ended, if it did so by itself and that is known.
     """
 
     def __init__(self, answer: Answer, tell: Callable[[Told], object], folder: Path) -> None:
         self.was_late = False
+        self.reason = ""
+        self._kills = Kills()
         self._tell = tell
         self._folder = folder
         self.is_over = False
@@ -133,6 +138,9 @@ class CallProcess:
         except (OSError, EOFError):
             is_lost = True
         self.end(is_lost)
+        if is_lost and (status := self._process.exitcode) is not None:
+            killed = status < 0
+            self.reason = self._kills.explain(-status) if killed else f"it exited with {status}"
         return None
 
     def stop(self, mail: Mail) -> None:

@@ -301,7 +301,7 @@ class CallServer:
             return self.stopped(told)
         answer = process.call(told, told["timeout"], mail)
         if answer is None:
-            return self.stopped(told) if process.was_late else self._lost(told)
+            return self.stopped(told) if process.was_late else self._lost(told, process.reason)
         return answer
 
     def _new_process(self) -> CallProcess:
@@ -315,8 +315,8 @@ class CallServer:
         cancelling.end(self._run, told["number"])
         del self._mail[told["number"]]
 
-    def _lost(self, told: TellCommand) -> Told:
-        return Told(self._rank.rank, self._run, "lost", told["number"])
+    def _lost(self, told: TellCommand, reason: str) -> Told:
+        return Told(self._rank.rank, self._run, "lost", told["number"], reason=reason)
 
 
 class _Worker:

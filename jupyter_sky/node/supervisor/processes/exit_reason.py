@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import signal
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from jupyter_sky.formatting import last_line
+from jupyter_sky.node.kills import Kills
 from jupyter_sky.node.rank.inspection import stacks
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.serialization import cell_sources
@@ -24,10 +22,10 @@ _SCRIPT_LINES = 80  # lines, since torchrun writes many about itself
 
 
 class ExitReasons:
-    """Explains the ends of processes on this node; counts kills for lack of memory."""
+    """Explains the ends of processes on this node."""
 
     def __init__(self) -> None:
-        self._oom_kills = _oom_kills(0)
+        self._kills = Kills()
 
     def explain(self, status: int, process: RankProcess) -> str:
         """Return what the exit status of a process means; what it said last, if nothing else shows.
@@ -43,13 +41,7 @@ class ExitReasons:
             return f"it did not react to Stop within {process.ignored_stop:g} s, and was ended"
         if process.is_ending:
             return "its process was ended on request, as by `%sky restart`"
-        kills, self._oom_kills = self._oom_kills, _oom_kills(self._oom_kills)
-        if -status == signal.SIGKILL and self._oom_kills > kills:
-            return "the system killed it because there was no memory left"
-        try:
-            return f"it was killed by {signal.Signals(-status).name}"
-        except ValueError:
-            return f"it was killed by signal {-status}"
+        return self._kills.explain(-status)
 
 
 def last_lines(process: RankProcess) -> str:
@@ -99,12 +91,3 @@ def last_lines_of_script(process: RankProcess) -> list[str]:
     """Return the last lines of output of a run's script."""
     text = process.run_output(_SCRIPT_TAIL).decode(errors="replace")
     return text.splitlines()[-_SCRIPT_LINES:]
-
-
-def _oom_kills(otherwise: int) -> int:
-    """Return how many processes the system has killed for lack of memory, if known."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return otherwise
