@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import sys
 import warnings
@@ -375,7 +374,7 @@ def _for_terminal(text: str) -> str:
     up = "`jupyter sky up --cluster NAME --nodes 4`"
     text = text.replace(STARTED_BY, up).replace(f"{RUN_AGAIN}{RESTARTS_TOO}", RUN_AGAIN)
     text = text.replace(RUN_AGAIN, f"To start a new one, say where and how large, as in {up}")
-    return as_in_terminal(re.sub(r": `%sky push [^`]*` sends the notebook's", "", text))  # not here
+    return as_in_terminal(text)
 
 
 @contextlib.contextmanager

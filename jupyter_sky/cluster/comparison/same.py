@@ -52,15 +52,13 @@ class Compared:
         A sentence for each name.
     differ
         The names whose values differ between ranks.
+    missing
+        The names that no rank has.
     """
 
     lines: tuple[str, ...]
     differ: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        """All sentences, one per line."""
-        return "\n".join(self.lines)
+    missing: tuple[str, ...]
 
 
 def compare(ask: Ask, names: Sequence[str]) -> Compared:
@@ -75,7 +73,7 @@ def compare(ask: Ask, names: Sequence[str]) -> Compared:
     """
     looked = ask("digests", [name for name in names if name != RANDOM])
     ranks = [each["rank"] for each in looked]
-    lines, differ = [], []
+    lines, differ, missing = [], [], []
     for name in names:
         seen = {
             each["rank"]: one for each in looked for one in each["names"] if one["name"] == name
@@ -84,14 +82,16 @@ def compare(ask: Ask, names: Sequence[str]) -> Compared:
         lines.append(f"{name}: {line}")
         if not is_same:
             differ.append(name)
-    return Compared(tuple(lines), tuple(differ))
+        if not seen:
+            missing.append(name)
+    return Compared(tuple(lines), tuple(differ), tuple(missing))
 
 
 def _compared(
     ask: Ask, name: str, seen: dict[int, SeenName], ranks: Sequence[int]
 ) -> tuple[str, bool]:
     if not seen:
-        return f"no rank has this name: `%sky push {name}` sends the notebook's", False
+        return "no rank has this name", False
     where = ""
     if missing := [rank for rank in ranks if rank not in seen]:
         have = "has it, " if len(seen) == 1 else "have it, "

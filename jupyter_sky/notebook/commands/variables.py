@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 
 from IPython.display import display
@@ -87,10 +88,8 @@ def vars_of_ranks(context: CommandContext, options: Namespace) -> bool:
         print(f"{cluster.name}: the ranks have no variables yet")
     for note in names.notes:
         print(f"{cluster.name}: {note}")
-    where = f" --cluster {cluster.name}" if options.cluster else ""
     for name in names.missing:
-        push = f"`%sky push {name}{where}` sends the notebook's"
-        print(f"no rank has {name}: {push}", file=sys.stderr)
+        print(f"no rank has {name}{_push_instead(context, name, options.cluster)}", file=sys.stderr)
     return names.has_answer and not names.missing
 
 
@@ -100,8 +99,19 @@ def same(context: CommandContext, options: Namespace) -> bool:
         raise UsageError("name what to compare, as in `%sky same model optimizer`.")
     with context.visited_cluster(options.cluster) as cluster:
         compared = cluster.looks.same(options.names or (), options.random)
-    print(compared.text)
+    # The states of random number generators come last, and have no name.
+    for name, line in zip_longest(options.names or (), compared.lines, fillvalue=""):
+        is_missing = name in compared.missing
+        print(line + (_push_instead(context, name, options.cluster) if is_missing else ""))
     return not compared.differ
+
+
+def _push_instead(context: CommandContext, name: str, cluster: str | None) -> str:
+    """Say how to send a name that no rank has, if the notebook has it."""
+    if name not in context.shell.user_ns:
+        return ""
+    where = f" --cluster {cluster}" if cluster else ""
+    return f": `%sky push {name}{where}` sends the notebook's"
 
 
 def metrics(context: CommandContext, options: Namespace) -> Any:

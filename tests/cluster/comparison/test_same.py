@@ -133,7 +133,7 @@ def test_names_that_some_ranks_have(cells: Cells) -> None:
     cells.run("only_some = 1", ranks=(1, 3))
     assert _lines(cells, "only_some", "nobody_has_it") == [
         "only_some: ranks 1, 3 have it, ranks 0, 2 do not; the same on ranks 1, 3 (1 part, 28 B)",
-        "nobody_has_it: no rank has this name: `%sky push nobody_has_it` sends the notebook's",
+        "nobody_has_it: no rank has this name",
     ]
 
 

@@ -293,9 +293,9 @@ def test_variables_of_another_cluster(two: Notebook) -> None:
     two.run("%sky up --nodes 1 --cluster current")
     [name] = {row.name for row in registry.rows()} - {"current"}
     missing = f"no rank has data: `%sky push data --cluster {name}` sends the notebook's\n"
+    two.namespace["data"] = [1, 2]
     two.run(f"%sky vars data --cluster {name}")
     assert two.stderr == missing
-    two.namespace["data"] = [1, 2]
     two.run(f"%sky push data --cluster {name}")
     two.run("%sky vars data")
     assert two.stderr == "no rank has data: `%sky push data` sends the notebook's\n"

@@ -45,9 +45,16 @@ def test_the_variables_of_the_ranks(notebook: Notebook, monkeypatch: pytest.Monk
     said = notebook.run("%sky vars large").splitlines()
     assert said[1].endswith("alike, values not compared")
     assert said[2].endswith(": `%sky same large` compares the values of what is large")
+    notebook.namespace["mine"] = 1
     with capture_output() as captured:
-        notebook.shell.run_cell("%sky vars x nobody").raise_error()
-    assert "no rank has nobody: `%sky push nobody` sends the notebook's" in captured.stderr
+        notebook.shell.run_cell("%sky vars x nobody mine").raise_error()
+    # Only what the notebook has can be sent.
+    lines = ["no rank has nobody", "no rank has mine: `%sky push mine` sends the notebook's"]
+    assert captured.stderr.splitlines() == lines
+    assert notebook.run("%sky same nobody mine").splitlines() == [
+        "nobody: no rank has this name",
+        "mine: no rank has this name: `%sky push mine` sends the notebook's",
+    ]
     assert notebook.run("%sky same x y").splitlines() == [
         "x: the same on ranks 0-1 (3 parts, 128 B)",
         "y: rank 1 differs from rank 0 in y",
