@@ -309,6 +309,20 @@ def test_pm_of_pdb_says_where_errors_of_earlier_cells_are(pair: LiveNotebook) ->
 
 
 @pytest.mark.parametrize(
+    ("cell", "sentence"),
+    [
+        ("%debug", "type %debug in a cell of its own"),
+        ("%debug f(0)", "write `breakpoint()` above the line"),
+        ("%%debug\nf(0)", "write `breakpoint()` above the line"),
+    ],
+)
+def test_debug_above_or_in_a_cell_says_what_to_do_instead(
+    pair: LiveNotebook, cell: str, sentence: str
+) -> None:
+    assert sentence in pair.run(f"%%sky --ranks 1\n{cell}", keyboard=True).sentence
+
+
+@pytest.mark.parametrize(
     "asks",
     ["import code\ncode.interact()", "import pdb\npdb.Pdb().set_trace()\nmark = 1",
      "from IPython import embed\nembed()"],

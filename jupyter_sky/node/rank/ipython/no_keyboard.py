@@ -59,6 +59,11 @@ def _no_debugger(*args: object, **kwargs: object) -> NoReturn:
 
 
 def _no_post_mortem(line: str, cell: str = "") -> NoReturn:
+    if line or cell:  # code to run in the debugger
+        raise UsageError(
+            "%debug runs no code on a rank: write `breakpoint()` above the line in which the "
+            "debugger is to begin, and leave out %debug."
+        )
     raise UsageError(
         "type %debug in a cell of its own, without %%sky: it looks at the last error of the ranks."
     )
