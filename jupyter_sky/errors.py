@@ -9,6 +9,7 @@ listed with its file::
                 InvalidCell  notebook/errors.py: the cell does not compile
                 Declined     errors.py: the user was asked, and said no
                 NotOffered   providers/aws/market/selection.py: what fits is on no market
+            NameTaken        errors.py: another notebook has, or starts, a cluster of that name
             ScriptFailed     errors.py: a script ended with an exit status that is not 0
             DebuggerQuit     errors.py: the user left the debugger of a cell with `q`
             ClusterLost      errors.py: the cluster, or part of it, is gone
@@ -95,6 +96,10 @@ class UsageError(SkyError, ValueError):
 
 class Declined(UsageError):
     """The user was asked whether to start something, and said no."""
+
+
+class NameTaken(SkyError):
+    """Another notebook or program has a cluster of that name, or starts one."""
 
 
 class ScriptFailed(SkyError):

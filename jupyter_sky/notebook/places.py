@@ -10,10 +10,16 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory.stops import limit_of
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runtime_env import Timeouts
-from jupyter_sky.errors import Declined, SkyError
+from jupyter_sky.errors import Declined, NameTaken, SkyError
 from jupyter_sky.formatting import format_dollars, format_duration
-from jupyter_sky.notebook.cluster_factory import ClusterPlace
+from jupyter_sky.notebook.cluster_factory import (
+    ClusterFactory,
+    ClusterPlace,
+    check_provider_options,
+    describes_cluster,
+)
 from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.validation import describes_another, start_again_with
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.choice import Selection, in_order
 from jupyter_sky.providers.cloud import Queueing, Stoppable
@@ -62,7 +68,7 @@ def start_at_one(
             print(f"now {place.name}, which {_cost(price)}")
         try:
             return place, _start(place, timeouts, progress)
-        except Declined:
+        except (Declined, NameTaken):
             raise
         except SkyError as error:
             # Lines after the first have details, like each type that AWS lacks.
@@ -70,6 +76,46 @@ def start_at_one(
             print(f"not {refused[-1]}")
     reasons = "; ".join(reason.rstrip(".") for reason in refused)
     raise SkyError(f"no nodes at any of {len(places)} places: {reasons}.")
+
+
+def mean_former(
+    factory: ClusterFactory, choices: Sequence[CellOptions], former: CellOptions | None
+) -> bool:
+    """Return whether options all mean the cluster that this notebook had before with ``former``."""
+
+    def means(options: CellOptions, former: CellOptions) -> bool:
+        if not describes_cluster(options):
+            return True
+        return not describes_another(factory.with_settings_for(options, former), former)
+
+    return former is not None and all(means(each, former) for each in choices)
+
+
+def start_options(
+    factory: ClusterFactory,
+    options: CellOptions,
+    former: CellOptions | None,
+    ended: CellOptions | None,
+) -> CellOptions:
+    """Return the options to start a cluster with.
+
+    Parameters
+    ----------
+    factory
+        Knows the settings.
+    options
+        Those of the cell.
+    former
+        Those of the cluster that this notebook had before.
+    ended
+        Those of a cluster of another kernel that was found to be gone.
+    """
+    if former is not None and mean_former(factory, [options], former):
+        # It comes back as it was. Where that costs money, the price is shown before it starts.
+        completed = start_again_with(options, former)
+        check_provider_options(options, completed)
+        return completed
+    return factory.complete(options, ended)
 
 
 def say_left_out(name: str, places: Sequence[ClusterPlace]) -> None:

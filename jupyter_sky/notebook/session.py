@@ -18,10 +18,10 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import cloud_resources, owed_ends, registry, row_updates
 from jupyter_sky.cluster.inventory.machines import find_broken
 from jupyter_sky.cluster.state import ClusterPhase
-from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.errors import NameTaken, SkyError, UsageError
 from jupyter_sky.formatting import format_list
-from jupyter_sky.notebook import attached, cluster_factory
-from jupyter_sky.notebook.cells.cluster_start import ClusterStart
+from jupyter_sky.notebook import attached, places
+from jupyter_sky.notebook.cells.cluster_start import ClusterStart, wait_for_starter
 from jupyter_sky.notebook.client_plugins import SessionObserver
 from jupyter_sky.notebook.cluster_factory import ClusterFactory, ClusterPlace
 from jupyter_sky.notebook.config import Sky
@@ -31,11 +31,9 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.options.local_paths import with_absolute_paths
 from jupyter_sky.notebook.panel.manager import PanelManager
-from jupyter_sky.notebook.places import say_left_out, start_at_one, with_rest, without_nodes
 from jupyter_sky.notebook.project.additions import Additions
 from jupyter_sky.notebook.project.image import imported_modules
 from jupyter_sky.notebook.project.volumes import Unwritten, write_back, write_back_before_end
-from jupyter_sky.notebook.validation import describes_another, start_again_with
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.cloud import Queueing
@@ -108,13 +106,15 @@ class Session:
         name = choices[0].cluster or self.current_name
         if start := self.starting(name):
             self.additions.install_missing(start.follow(self._shell), self.started[name])
-        cluster, is_as_before = self.find(name), True
+        cluster, is_as_typed = self.find(name), False
         if cluster is None:
-            is_as_before = all(self._mean_former(name, each) for each in choices)
-            cluster = self._start(name, [self._start_options(name, each) for each in choices])
+            is_another = not places.mean_former(self.factory, choices, self.started.get(name))
+            typed = [self._start_options(name, each) for each in choices]
+            cluster, is_new = self._find_or_start(name, typed)
+            is_as_typed = is_new and is_another
             self._current = name
             self.additions.install_missing(cluster, self.started[name])
-        if is_as_before:
+        if not is_as_typed:
             self.additions.add(cluster, choices)
         self._current = name
         return cluster
@@ -139,12 +139,12 @@ class Session:
         name = options.cluster or self.current_name
         if (there := self.starting(name)) or self.find(name):
             return there
-        places = self.factory.places(name, [self._start_options(name, options)])
-        if len(places) > 1 or not isinstance(places[0].provider, Queueing):
+        possible = self.factory.places(name, [self._start_options(name, options)])
+        if len(possible) > 1 or not isinstance(possible[0].provider, Queueing):
             return None
-        say_left_out(name, places)
+        places.say_left_out(name, possible)
         self.panels.prepare()
-        start = partial(start_at_one, places, None, self.settings.timeouts())
+        start = partial(places.start_at_one, possible, None, self.settings.timeouts())
         begun = self._starting[name] = ClusterStart(name, start, lambda one: self._take_up(*one))
         self._current = name
         return begun
@@ -204,9 +204,7 @@ class Session:
             options = self.started[name]
             print(self.down(name))
             self.started[name], self._current = options, name
-        elif again := self.find(name):
-            return again  # another notebook has started it
-        cluster = self._start(name, [self.started[name]])
+        cluster, _ = self._find_or_start(name, [self.started[name]])
         self.additions.install_missing(cluster, self.started[name])
         return cluster
 
@@ -216,16 +214,18 @@ class Session:
         if again := self.find(name):  # which ends what is left of it
             return again  # another notebook has started it
         options = self.started[name]
-        rest = with_rest(options, cluster, row)
+        rest = places.with_rest(options, cluster, row)
         try:
-            cluster = self._start(name, [rest], price)
+            cluster, _ = self._find_or_start(name, [rest], price)
         except SkyError as error:
-            left = without_nodes(rest, self.settings.expand_groups(options.hosts), cluster, lost)
+            left = places.without_nodes(
+                rest, self.settings.expand_groups(options.hosts), cluster, lost
+            )
             if left is None or isinstance(error, UsageError):
                 raise
             said = str(error).rstrip(".")
             print(f"{name}: {said}. It goes on without {format_list(sorted(lost))}.")
-            cluster = self._start(name, [left], price)
+            cluster, _ = self._find_or_start(name, [left], price)
         self.started[name] = asked = replace(self.started[name], max_cost=options.max_cost)
         row_updates.record_limit(cluster.id, rest.max_cost)
         row_updates.record_line(cluster.id, as_line(asked))
@@ -321,30 +321,30 @@ class Session:
 
     def _start_options(self, name: str, options: CellOptions) -> CellOptions:
         """Return the options to start a cluster with, for a cell with ``options``."""
-        if self._mean_former(name, options):
-            # It comes back as it was. Where that costs money, the price is shown before it starts.
-            completed = start_again_with(options, self.started[name])
-            cluster_factory.check_provider_options(options, completed)
-            return completed
-        return self.factory.complete(options, self._found_gone.get(name))
+        former, ended = self.started.get(name), self._found_gone.get(name)
+        return places.start_options(self.factory, options, former, ended)
 
-    def _mean_former(self, name: str, options: CellOptions) -> bool:
-        """Return whether options mean the cluster of that name that this notebook had before."""
-        former = self.started.get(name)
-        if former is None or not cluster_factory.describes_cluster(options):
-            return former is not None
-        return not describes_another(self.factory.with_settings_for(options, former), former)
+    def _find_or_start(
+        self, name: str, choices: Sequence[CellOptions], former_price: float | None = None
+    ) -> tuple[Cluster, bool]:
+        """Start a cluster unless another notebook does; return it, and whether this one did."""
+        while (there := self.find(name)) is None:
+            try:
+                return self._start(name, choices, former_price), True
+            except NameTaken:
+                wait_for_starter(self._shell, name)
+        return there, False
 
     def _start(
         self, name: str, choices: Sequence[CellOptions], former_price: float | None = None
     ) -> Cluster:
-        places = self.factory.places(name, choices, former_price)
-        say_left_out(name, places)
+        possible = self.factory.places(name, choices, former_price)
+        places.say_left_out(name, possible)
         self.panels.prepare()
         selection, timeouts = choices[0].selection, self.settings.timeouts()
         with ProgressLine(self._shell, name) as progress:
             with self.settings.explained(choices), stopped.start_of(name):
-                place, cluster = start_at_one(places, selection, timeouts, progress.update)
+                place, cluster = places.start_at_one(possible, selection, timeouts, progress.update)
             try:
                 progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
             except BaseException:

@@ -134,8 +134,8 @@ def test_a_name_that_is_taken_is_said_in_words_of_a_terminal(tmp_path: Path) -> 
         script = _begin(_CALLS["none"], tmp_path)
         _, err = script.communicate(timeout=PATIENCE)
     assert err.splitlines()[-1] == (
-        "jupyter_sky.errors.SkyError: there is a cluster nightly already: end it with `jupyter sky "
-        "down nightly`, or use it in cells of a notebook with `--cluster nightly`."
+        "jupyter_sky.errors.NameTaken: there is a cluster nightly already: end it with `jupyter "
+        "sky down nightly`, or use it in cells of a notebook with `--cluster nightly`."
     )
 
 

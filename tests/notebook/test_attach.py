@@ -16,6 +16,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.notebook import kernel
 from jupyter_sky.providers import providers
+from jupyter_sky.providers.spec import ClusterSpec
 from tests.lab import wheels
 from tests.notebook.kernels import LiveNotebook
 from tests.waiting import until
@@ -211,6 +212,36 @@ def test_two_notebooks_hear_once_of_each_other_and_one_follows_what_the_other_ru
     assert "not by this notebook" in first.finish(mine).sentence
     second.succeed("waits.result()")
     assert second.value("waited") == 1
+
+
+def test_notebooks_that_start_a_cluster_at_once_get_the_same(
+    opened: Callable[..., LiveNotebook],
+) -> None:
+    first, second = opened("first"), opened("second")
+    code = "%%sky --nodes 2 --cluster both --gather mine\nimport os\nmine = os.getpid()"
+    starts = first.start(code)
+    until(lambda: registry.find("both") is not None)
+    joins = second.start(code)
+    assert first.finish(starts).error is None
+    joined = second.finish(joins)
+    assert joined.error is None
+    waited, found = joined.shown
+    assert waited == "both: waiting for another notebook or program, which starts it"
+    assert found.startswith("both: 2 local nodes,") and found.endswith("up: connected again")
+    assert first.value("mine") == second.value("mine")
+    refused = second.run("%%sky --nodes 3 --cluster both\npass")
+    assert "is running with --nodes 2, and the cell asks for 3" in refused.sentence
+
+
+def test_a_cluster_is_started_by_the_next_where_another_notebook_gives_it_up(
+    opened: Callable[..., LiveNotebook],
+) -> None:
+    notebook = opened()
+    registry.record("0123abcd", "soon", "local", registry.describe(ClusterSpec("soon"), []))
+    cell = notebook.start("%%sky --nodes 1 --plugin none --cluster soon\nprint('here')")
+    notebook.until(cell, lambda cell: any("waiting for another" in text for text in cell.shown))
+    registry.remove("0123abcd")
+    assert notebook.finish(cell).stdout == "here\n"
 
 
 AT_NEWS = """\

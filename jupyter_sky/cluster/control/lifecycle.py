@@ -32,7 +32,7 @@ from jupyter_sky.cluster.runtime_env import ClusterConfig, RuntimeEnv, Timeouts,
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.cluster.volumes import renewal, unattached
 from jupyter_sky.cluster.volumes.mount import mount
-from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
+from jupyter_sky.errors import ClusterLost, NameTaken, NoConnection, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, Progress, Provider, counts_hours
 from jupyter_sky.providers.buckets.looking import check_there
 from jupyter_sky.providers.buckets.volume import Volume
@@ -77,7 +77,7 @@ async def _record(controller: Controller) -> None:
 
     Raises
     ------
-    SkyError
+    NameTaken
         If there is another cluster of that name.
     """
     provider = controller.provider
@@ -88,7 +88,7 @@ async def _record(controller: Controller) -> None:
     spec = controller.spec
     there = await blocking(registry.find, spec.name)
     if there and there.is_starting:
-        raise SkyError(
+        raise NameTaken(
             f"cluster {spec.name} is being started by another notebook: wait for it, or "
             "start one of another name with `--cluster NAME`."
         )
@@ -112,7 +112,7 @@ async def _record(controller: Controller) -> None:
     except KeyError:
         if await blocking(find_broken, spec.name):
             raise UnreadableRow(unreadable(spec.name)) from None
-        raise SkyError(
+        raise NameTaken(
             f"there is a cluster {spec.name} already: end it with `%sky down {spec.name}`, or use "
             f"it in cells of a notebook with `--cluster {spec.name}`."
         ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -13,13 +14,27 @@ from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import heard_interrupts
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.stopped import start_of
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.cluster_factory import ClusterPlace
+from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.transport import event_loop
 
 Started = tuple[ClusterPlace, Cluster]
+
+_LOOK_EVERY = 0.2
+"""Seconds after which is looked whether another notebook has started a cluster."""
+
+
+def wait_for_starter(shell: InteractiveShell, name: str) -> None:
+    """Wait until another notebook or program has started a cluster, or no longer tries to."""
+    line = NoticeLine(shell, name)
+    while (row := registry.find(name)) and not row.machines and row.is_starting:
+        step = f" ({row.progress})" if row.progress else ""
+        line.update(f"waiting for another notebook or program, which starts it{step}")
+        time.sleep(_LOOK_EVERY)
 
 
 class ClusterStart:
