@@ -55,19 +55,19 @@ class Cluster:
     ----------
     runtime_env, power
         The environment that its ranks have entered, and the means to stop its machines.
-    sync, calls, work, profiler, looks, usage
-        Parts for the namespace, single calls, other work, profiles, looks at ranks, and metrics.
+    sync, calls, work, profiler, looks, usage, others
+        Parts for the namespace, calls, other work, profiles, looks, metrics, and other notebooks.
     packages, plugins, mounts, variables, news, pages, files, shells
         Parts for what is added to nodes, also elsewhere, and for their pages, files and shells.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
-        self._scheduler = Scheduler(config)
+        self._scheduler = runs = Scheduler(config)
         self._controller = controller = self._scheduler.controller
         self.runtime_env, self.power = config.runtime_env, Power(controller)
         self.sync, self.pages, self.work = controller.sync, controller.pages, controller.work
         self.calls, self.profiler = Calls(self._scheduler), Profiler(controller)
-        self.looks, self.usage = Looks(controller), controller.usage
+        self.looks, self.usage, self.others = Looks(controller), controller.usage, runs.others
         self.packages, self.plugins = Packages(controller), Plugins(controller)
         self.files, self.mounts, self.news = Files(controller), Mounts(controller), News(controller)
         self.shells, self.variables = NodeShells(controller), RankVariables(controller)

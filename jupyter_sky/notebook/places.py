@@ -148,10 +148,10 @@ def unused_end(cluster: Cluster) -> str:
     )
 
 
-def stays_up(cluster: Cluster) -> str:
-    """Say that a cluster stays up, what ends it, and when it ends by itself."""
+def stays_up(cluster: Cluster, why: str = "") -> str:
+    """Say that a cluster stays up, and perhaps why; what ends it, and when it ends by itself."""
     ends = [f"`jupyter sky down {cluster.name}` ends it", unused_end(cluster)]
-    return f"{cluster.name} stays up: {'; '.join(filter(None, ends))}"
+    return f"{cluster.name} stays up{why}: {'; '.join(filter(None, ends))}"
 
 
 def with_rest(options: CellOptions, lost: Cluster, row: RegistryRow | None) -> CellOptions:

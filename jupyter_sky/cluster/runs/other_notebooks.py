@@ -161,6 +161,11 @@ class OtherNotebooks:
         """Whether another notebook has a run that waits for its turn."""
         return not self._queued.issuperset(self._controller.state.queue)
 
+    @property
+    def have_run(self) -> bool:
+        """Whether a run of another notebook goes on, or waits for its turn."""
+        return bool(self._running()) or self.have_queued
+
     @contextlib.asynccontextmanager
     async def queued_if_busy(self, run: str) -> AsyncIterator[None]:
         """Take a run out of the queue in the end, if it has come there meanwhile."""

@@ -60,8 +60,8 @@ class Scheduler(ClusterListener):
     ----------
     controller
         The controller of the cluster.
-    monitor
-        Makes snapshots of the cluster and its runs.
+    monitor, others
+        Makes snapshots of the cluster and its runs; the other notebooks that use it.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -71,12 +71,12 @@ class Scheduler(ClusterListener):
         self._interrupted: set[str] = set()
         self._turn = asyncio.Lock()
         self._requests = requests = QuietRequests(self.controller)
-        self._others = OtherNotebooks(self.controller, self._foreign_runs, requests.interrupt)
+        self.others = OtherNotebooks(self.controller, self._foreign_runs, requests.interrupt)
 
     def has_waiting(self, behind: Run) -> bool:
         """Return whether a run of this notebook or another waits until this one is over."""
         later = takewhile(lambda run: run is not behind, reversed(self._runs.values()))
-        return any(not run.sent for run in later) or (behind.sent and self._others.have_queued)
+        return any(not run.sent for run in later) or (behind.sent and self.others.have_queued)
 
     def new_run(self, task: Task, talk: Talk | None = None) -> Run:
         """Return a run that waits to be started."""
@@ -90,7 +90,7 @@ class Scheduler(ClusterListener):
 
     def pop_unseen_run(self) -> Run | None:
         """Return the run that another kernel began, if any; from now on, it belongs to this one."""
-        run, self._others.unseen = self._others.unseen, None
+        run, self.others.unseen = self.others.unseen, None
         return run
 
     def start(self, run: Run) -> None:
@@ -98,7 +98,7 @@ class Scheduler(ClusterListener):
         if run.finished:
             return  # a run of another kernel may be over already
         self._runs[run.id] = run
-        for note in filter(None, (self.controller.link_note, self._others.notice(run.task.code))):
+        for note in filter(None, (self.controller.link_note, self.others.notice(run.task.code))):
             run.on_notice(note)
         self.controller.spawn(self._carry_out(run))
 
@@ -148,7 +148,7 @@ class Scheduler(ClusterListener):
         controller, name = self.controller, self.controller.spec.name
         if note := controller.link_note:
             raise SkyError(f"cluster {name} cannot be scaled now: {note}.")
-        async with self._others.kept_waiting(
+        async with self.others.kept_waiting(
             lambda: not (self._runs or controller.state.busy_runs)
         ) as is_free:
             if not is_free:
@@ -167,7 +167,7 @@ class Scheduler(ClusterListener):
         async with self._turn_of(run):
             self._runs[run.id] = run  # who stops what goes on stops this, too
             try:
-                await self._others.let_all_finish()
+                await self.others.let_all_finish()
                 await recovery.renew(self.controller, run.task.ranks)
             finally:
                 self._runs.pop(run.id, None)
@@ -215,7 +215,7 @@ class Scheduler(ClusterListener):
             if sending:
                 await either(sending, run.over.wait())
             if not run.finished and not run.sent:  # another kernel has sent its own
-                async with self._others.queued_if_busy(run.id):
+                async with self.others.queued_if_busy(run.id):
                     await self._begin(run)
             if run.finished and not run.sent:  # perhaps before it was recorded that it waits
                 await recorded.settle(self.controller.id, run)
@@ -231,16 +231,16 @@ class Scheduler(ClusterListener):
         while not (run.sent or run.finished):
             if not controller.alive:
                 raise controller.loss.anew()
-            await self._others.wait_for_turn(run)
+            await self.others.wait_for_turn(run)
             dispatch.check_ranks(controller, run.task)  # the cluster may have changed meanwhile
-            await self._others.say_missed(run)
-            give_way = partial(self._others.let_finish, run) if controller.has_company else None
+            await self.others.say_missed(run)
+            give_way = partial(self.others.let_finish, run) if controller.has_company else None
             if not await dispatch.send_once_whole(controller, run, self.monitor.begin, give_way):
-                await self._others.wait_as_refused(run)
+                await self.others.wait_as_refused(run)
 
     def _foreign_runs(self) -> set[str]:
         """The runs that ranks are busy with, and that this kernel neither began nor follows."""
-        unseen = self._others.unseen
+        unseen = self.others.unseen
         ours = self._runs.keys() - ({unseen.id} if unseen else set())
         return set(self.controller.state.busy_runs - ours - self._interrupted)
 
@@ -269,7 +269,7 @@ class Scheduler(ClusterListener):
             case RunBegan(run=name) if name not in self._runs and name not in self._interrupted:
                 sent = (run for run in self._runs.values() if run.sent)
                 over = (run for run in sent if run.waiting.isdisjoint(connection.ranks))
-                self._others.on_began(event, over)
+                self.others.on_began(event, over)
             case Output() | Display():
                 run = self._runs.get(event.run or "")
                 if run and event.rank in run.task.ranks:
@@ -288,7 +288,7 @@ class Scheduler(ClusterListener):
             case RankExited():
                 self.monitor.on_rank_exited(event)
                 run = self._runs.get(event.run or "")
-                self._others.on_over(event.run, event.rank)
+                self.others.on_over(event.run, event.rank)
                 if run and run.waits_for(event.rank):
                     run.on_rank_exited(event)
                     self._interrupt_peers(run, connection)
@@ -308,7 +308,7 @@ class Scheduler(ClusterListener):
                 self._on_parts_done(run, own)
             else:
                 for _, event in own:
-                    self._others.on_over(name, event.rank)
+                    self.others.on_over(name, event.rank)
 
     def _on_parts_done(self, run: Run, done: Sequence[Done]) -> None:
         done = [each for each in done if run.waits_for(each[1].rank)]
@@ -332,7 +332,7 @@ class Scheduler(ClusterListener):
     def on_unseen_run(self, began: RunBegan, owed: OwedRun, untold: Sequence[int]) -> None:
         """Follow a run that another kernel began; called before its events."""
         task = request.task_of(began, self.controller.ranks, owed)
-        run = self._others.unseen = self._runs[began.run] = self._make_run(task, began.run)
+        run = self.others.unseen = self._runs[began.run] = self._make_run(task, began.run)
         run.sent, run.is_recorded = True, bool(owed.asked)
         run.started = run.began = time.monotonic() - max(0.0, began.seconds)
         run.data_sent.set()
@@ -364,7 +364,7 @@ class Scheduler(ClusterListener):
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Replace the node, or end the runs with the cluster."""
-        others = self._others.unseen if self.controller.shared else None  # its notebook may go on
+        others = self.others.unseen if self.controller.shared else None  # its notebook may go on
         sent = [run.id for run in self._runs.values() if run.sent and run is not others]
         if recovery.record_agent_loss(self.controller, connection, sent):
             self.controller.spawn(self._make_whole_in_turn())
@@ -374,7 +374,7 @@ class Scheduler(ClusterListener):
         runs = list(self._runs.values())
         for run in runs:
             run.end(trouble)
-        return any(run is not self._others.unseen for run in runs)
+        return any(run is not self.others.unseen for run in runs)
 
     def _on_finish(self, run: Run) -> None:
         """Handle the end of a run."""

@@ -1,7 +1,7 @@
 """``jupyter sky run``: runs a notebook or script in a terminal, in CI or under cron.
 
 Its cells run in a shell of this process, one after the other, and clusters that it starts end with
-it, whether it succeeds, fails or is stopped, unless ``--keep`` is given.
+it, whether it succeeds, fails or is stopped, unless ``--keep`` is given or others have runs there.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class _Program:
         left = [
             run
             for run in background_run.begun()
-            if not run.done and (self._keep or run.cluster not in self._clusters)
+            if not run.done and (run.cluster not in self._clusters or self._stays(run.cluster))
         ]
         for run in left:
             run.cancel()
@@ -288,10 +288,11 @@ class _Program:
 
     def _close(self) -> None:
         """End the clusters that it started, unless they should stay up, and report their cost."""
-        stay = self._clusters if self._keep else {}
+        stay = {name: each for name, each in self._clusters.items() if self._stays(name)}
         for cluster in stay.values():
             if not _is_stopped(cluster.name):
-                self._say(stays_up(cluster))
+                why = "" if self._keep else ", as another notebook or program has a run there"
+                self._say(stays_up(cluster, why))
         for name in self._names():
             if _is_stopped(name):  # with `%sky stop`, which keeps its disks
                 self._say(f"{name} stays stopped: `jupyter sky start {name}` starts it again")
@@ -311,6 +312,11 @@ class _Program:
         how = "finished" if not self.status else f"ended with status {self.status}"
         self._say(f"{how} after {format_count(self._ran, 'cell')} and {took}{cost}")
         self._session.close()
+
+    def _stays(self, name: str) -> bool:
+        """Return whether a cluster that it started stays up: for the user, or for others' runs."""
+        cluster = self._clusters[name]
+        return self._keep or (cluster.alive and cluster.others.have_run)
 
     def _names(self) -> list[str]:
         """Return the clusters to end: also one that an error or signal kept from being noted."""

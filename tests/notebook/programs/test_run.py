@@ -566,6 +566,31 @@ def test_a_cluster_may_stay(terminal: Terminal, tmp_path: Path) -> None:
     assert terminal.sky("down", "kept").returncode == 0
 
 
+def test_a_cluster_stays_while_another_program_has_a_run_there(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    waits = (
+        "import os, time\nprint('begun', flush=True)\n"
+        "while not os.path.exists('{}'): time.sleep(0.01)"
+    )
+    write_notebook(tmp_path / "a.ipynb", f"%%sky --nodes 1 --cluster ci\n{waits.format('first')}")
+    write_notebook(tmp_path / "b.ipynb", f"%%sky --cluster ci\n{waits.format('second')}\nprint(5)")
+    first = terminal.begin("run", "a.ipynb")
+    assert first.stdout and first.stdout.readline() == "begun\n"
+    second = terminal.begin("run", "b.ipynb")
+    assert second.stderr
+    while "this one begins when that is over" not in second.stderr.readline():
+        assert second.poll() is None
+    (tmp_path / "first").touch()
+    _, err = first.communicate()
+    assert first.returncode == 0, err
+    assert "ci stays up, as another notebook or program has a run there: `jupyter sky down" in err
+    (tmp_path / "second").touch()
+    out, err = second.communicate()
+    assert (second.returncode, out) == (0, "begun\n5\n"), err
+    assert terminal.sky("down", "ci").returncode == 0
+
+
 def test_a_cluster_may_stay_after_ctrl_c_and_nothing_runs_on_it(
     terminal: Terminal, tmp_path: Path
 ) -> None:
