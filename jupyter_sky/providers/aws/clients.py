@@ -46,7 +46,7 @@ class Clients:
 
     def __init__(self, region: str | None = None, profile: str | None = None) -> None:
         check_installed()
-        import botocore.exceptions
+        from botocore.exceptions import InvalidRegionError, UnknownRegionError
 
         with explain_errors():
             self._session = make_session(profile, region)
@@ -57,7 +57,7 @@ class Clients:
             )
         self.region: str = self._session.region_name
         known = self._session.get_available_regions("ec2")
-        with contextlib.suppress(botocore.exceptions.InvalidRegionError):
+        with contextlib.suppress(InvalidRegionError, UnknownRegionError):
             partition = self._session.get_partition_for_region(self.region)
             known = self._session.get_available_regions("ec2", partition)
         if self.region not in known:

@@ -225,6 +225,7 @@ def test_spot_and_efa_are_asked_for(account: Account, given_back: None) -> None:
         ({"subnet": "subnet-nowhere"}, "there is no subnet subnet-nowhere in us-east-1"),
         ({"image_id": "ami-nowhere"}, "there is no image ami-nowhere in us-east-1 that you may"),
         ({"region": "us-esat-1"}, "AWS has no region us-esat-1: did you mean us-"),
+        ({"region": "mars-1"}, "AWS has no region mars-1: choose from af-south-1, "),
         ({"instance_type": "g5g.xlarge"}, "g5g.xlarge has 1 × T4G, and --gpu asks for A100"),
     ],
 )
