@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from types import BuiltinFunctionType
 
 from jupyter_sky.errors import Declined, UsageError
 from jupyter_sky.formatting import format_dollars, format_duration
@@ -75,12 +77,21 @@ def ask(question: str, otherwise: str, what: str = "") -> None:
         When it is no, or there is nobody to ask.
     """
     try:
-        answer = event_loop.call_in_waiting_thread(input, f"{question} [y/N] ")
+        answer = event_loop.call_in_waiting_thread(_answer, f"{question} [y/N] ")
     except (event_loop.NoWaitingThread, EOFError, NotImplementedError):
         about = f"{what}, and there" if what else f"{question} There"
         raise UsageError(f"{about} is nobody to ask: {otherwise}.") from None
     if answer.strip().lower() not in ("y", "yes"):
         raise Declined(f"nothing was started; to start without a question, {otherwise}.")
+
+
+def _answer(question: str) -> str:
+    """Return the user's answer, also where the output of a program goes into a file."""
+    # Python asks on standard output; a notebook has its own `input`.
+    if isinstance(input, BuiltinFunctionType) and not sys.stdout.isatty():
+        print(question, end="", file=sys.stderr, flush=True)
+        question = ""
+    return input(question)
 
 
 def check_max_price(max_price: float, running: RunningCluster, offer: InstanceOffer) -> None:

@@ -218,6 +218,25 @@ def test_in_a_terminal(account: Account, tmp_path: Path) -> None:
     assert not [each for each in account.actions if not each.startswith(READS)]
 
 
+def test_a_terminal_whose_output_goes_into_a_file_sees_the_question(
+    account: Account, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("print('here')")
+    words = ["train.py", "--provider", "aws", "--nodes", "2", "--gpu", "A100"]
+    done = subprocess.run(
+        [sys.executable, "-m", "jupyter_sky", "run", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path)},
+        input="n\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "Start 2 × p4d.24xlarge for $41.63 an hour in us-east-1" in done.stderr
+    assert "nothing was started; to start without a question, add `--max-price`" in done.stderr
+
+
 def test_regions_are_tried_in_their_order(notebook: Notebook, account: Account) -> None:
     notebook.run("%config Sky.aws = {'user': 'root', 'ssh_from': '192.0.2.1/32'}")
     said = notebook.run(
