@@ -131,12 +131,18 @@ RESTARTS_TOO = " (`%sky restart` does so too)"
 NOTEBOOK_COMMANDS = ("push", "pull", "metrics", "panel", "auto", "dask", "debug", "forward")
 """Commands that mean nothing without a notebook."""
 
+_SETTING = re.compile(r"`%config (Sky\.[^`]+)`")
 _TERMINAL_COMMAND = re.compile(rf"(?<!%)%sky\b(?! (?:{'|'.join(NOTEBOOK_COMMANDS)})\b)")
 
 
 def as_in_terminal(text: str) -> str:
     """Return a sentence with commands like ``%sky down`` as they are typed in a terminal."""
     return _TERMINAL_COMMAND.sub("jupyter sky", text)
+
+
+def as_in_command(text: str) -> str:
+    """Do the same for ``jupyter sky``, whose settings are in a file: it has no ``%config``."""
+    return as_in_terminal(_SETTING.sub(r"`c.\1` in ipython_config.py", text))
 
 
 class ClusterLost(SkyError):

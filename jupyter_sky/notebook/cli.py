@@ -34,7 +34,7 @@ from jupyter_sky.errors import (
     ScriptFailed,
     SkyError,
     UsageError,
-    as_in_terminal,
+    as_in_command,
 )
 from jupyter_sky.formatting import format_ranks, format_some
 from jupyter_sky.notebook.commands import control
@@ -374,7 +374,7 @@ def _for_terminal(text: str) -> str:
     up = "`jupyter sky up --cluster NAME --nodes 4`"
     text = text.replace(STARTED_BY, up).replace(f"{RUN_AGAIN}{RESTARTS_TOO}", RUN_AGAIN)
     text = text.replace(RUN_AGAIN, f"To start a new one, say where and how large, as in {up}")
-    return as_in_terminal(text)
+    return as_in_command(text)
 
 
 @contextlib.contextmanager

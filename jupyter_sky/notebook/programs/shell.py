@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from traitlets import Type, default
 
 from jupyter_sky.cluster.errors import Interrupted, RemoteError
-from jupyter_sky.errors import SkyError, as_in_terminal
+from jupyter_sky.errors import SkyError, as_in_command
 from jupyter_sky.notebook.output.unread import is_unread
 from jupyter_sky.notebook.programs.cells import SourceCell
 from jupyter_sky.serialization import cell_sources
@@ -123,7 +123,7 @@ class ProgramShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         text = self.InteractiveTB.stb2text(stb)
         # It is read in a terminal; what the program's own code raises stays as it is.
         is_ours = isinstance(evalue, SkyError | Interrupted)
-        print(as_in_terminal(text) if is_ours else text, file=sys.stderr, flush=True)
+        print(as_in_command(text) if is_ours else text, file=sys.stderr, flush=True)
 
 
 class _Exit(ExitAutocall):  # type: ignore[misc]

@@ -21,6 +21,7 @@ import pytest
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.stopping.start import start_stopped
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.notebook import cli
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import login
@@ -134,6 +135,22 @@ def test_the_doctor_tells_what_is_missing(account: Account, tools: Path) -> None
         (tools / each).chmod(0o755)
     assert found(ssm=True, instance_profile=PROFILE) == [("with the profile trainer", "")]
     assert '"ssm:StartSession"' in AWS(ssm=True).policy()
+
+
+def test_a_terminal_is_told_the_file_of_a_setting(
+    account: Account,
+    tools: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "profile_default").mkdir()
+    (tmp_path / "profile_default" / "ipython_config.py").write_text("c.Sky.aws = {'ssm': True}")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    assert cli.main(["doctor", "--provider", "aws"]) == 1
+    said = capsys.readouterr().out
+    assert "`c.Sky.aws = {'instance_profile': 'my-profile'}` in ipython_config.py" in said
+    assert "%config" not in said
 
 
 def test_a_dry_run_says_that_nobody_gets_in(account: Account, subnet: str, place: Path) -> None:
