@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
@@ -224,6 +225,7 @@ def test_a_time_over_midnight_belongs_to_two_days() -> None:
 
 def test_the_command(notebook: Notebook) -> None:
     assert notebook.run("%sky costs") == "no cluster has cost anything in the last 30 days\n"
+    assert notebook.run("%sky costs --json") == "[]\n"
     rent("a", "train", 2.0, hours_ago=50)
     row_updates.record_end("a", time.time() - 49 * 3600)
     registry.remove("a")
@@ -238,6 +240,12 @@ def test_the_command(notebook: Notebook) -> None:
     assert used.startswith("used: hours of GPUs")
     assert "AWS's own bill" in note
     assert at_most.startswith("at most: it ended while no notebook was there")
+    entries = json.loads(notebook.run("%sky costs --json"))
+    assert sum(each["dollars"] for each in entries) == pytest.approx(7.0, abs=0.1)
+    train = [each for each in entries if each["cluster"] == "train"]  # perhaps on two days
+    assert {each["where"] for each in train} == {"us-east-1 as work"}
+    assert sum(each["hours"] for each in train) == pytest.approx(1.0, abs=0.01)
+    assert {each["cluster"] for each in entries if each["at_most"]} == {"away"}
     assert "train" not in notebook.run("%sky costs --days 1")
     assert "train" in notebook.run("%sky costs --days 1000000")
     registry.remove("b")

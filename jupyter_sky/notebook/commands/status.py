@@ -7,6 +7,7 @@ import json
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from typing import TypedDict
 
 from jupyter_sky.cluster.cluster import Cluster
@@ -62,6 +63,31 @@ class StatusEntry(TypedDict):
     busy: list[int]
 
 
+class CostEntry(TypedDict):
+    """What a cluster has cost at a place on a day, in the output of ``costs --json``.
+
+    Attributes
+    ----------
+    day
+        Of this computer's time zone, as in ``2026-01-31``.
+    hours
+        How long it was up.
+    gpu_hours, node_hours
+        The hours of its GPUs, or of its nodes without, where these count.
+    at_most
+        Whether it may have been less: it ended unseen.
+    """
+
+    day: str
+    cluster: str
+    where: str
+    hours: float
+    gpu_hours: float
+    node_hours: float
+    dollars: float
+    at_most: bool
+
+
 def status(context: CommandContext, options: Namespace) -> None:
     """Print a table of all clusters or one, or their list as JSON."""
     session, name = context.session, options.name
@@ -86,9 +112,12 @@ def status(context: CommandContext, options: Namespace) -> None:
 
 
 def costs(context: CommandContext, options: Namespace) -> None:
-    """Print what clusters have cost, in hours and dollars, by day and cluster."""
+    """Print what clusters have cost, in hours and dollars, by day and cluster, or that as JSON."""
     days = options.days or _DAYS
     found = ledger.by_day(registry.all_spent(), days)
+    if options.json:
+        print(json.dumps([_cost_entry(*key, total) for key, total in found.items()], indent=2))
+        return
     if not found:
         print(f"no cluster has cost anything in the last {format_count(days, 'day')}")
         return
@@ -204,6 +233,19 @@ def _size(row: RegistryRow) -> str:
     ranks = ranks or [row.spec.get("procs_per_node") or 1]
     each = f"{min(ranks)}-{max(ranks)}" if min(ranks) < max(ranks) else f"{ranks[0]}"
     return f"{row.spec['nodes']} × {each}"
+
+
+def _cost_entry(day: date, name: str, place: str, total: ledger.Total) -> CostEntry:
+    return {
+        "day": f"{day}",
+        "cluster": name,
+        "where": place.removesuffix(ledger.AT_MOST),
+        "hours": total.hours,
+        "gpu_hours": total.gpu_hours,
+        "node_hours": total.node_hours,
+        "dollars": total.dollars,
+        "at_most": place.endswith(ledger.AT_MOST),
+    }
 
 
 def _spent(total: ledger.Total) -> tuple[str, str]:

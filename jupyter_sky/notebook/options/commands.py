@@ -257,7 +257,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     "auto": ("run all following cells on the cluster", (_SWITCH,)),
     "dask": ("return a client of Dask on the cluster, as in `client = %sky dask`", (_CLUSTER,)),
     "offers": ("show which nodes are available and what they cost", OFFER_OPTIONS),
-    "costs": ("show what clusters have cost, in GPU hours and dollars, by day", (_DAYS,)),
+    "costs": ("show what clusters have cost, in GPU hours and dollars, by day", (_DAYS, _JSON)),
     "snapshot": (
         "save the head's disk as an image, from which nodes start faster",
         (_REMOVE, _CLUSTER),

@@ -31,10 +31,12 @@ _WITH_COMMENT = re.compile(
 _ELSEWHERE = {
     "cancel": "interrupt",
     "check": "doctor",
+    "clusters": "status",
     "cost-report": "costs",
     "exec": "launch task.yaml",
     "gpu": "status",
     "gpus": "status",
+    "jobs": "status",
     "list": "status",
     "ls": "status",
     "nvidia-smi": "status",

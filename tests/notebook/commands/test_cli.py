@@ -145,6 +145,7 @@ def test_without_words_it_says_what_it_can_do() -> None:
         (["fly"], "jupyter sky has no command fly: `jupyter sky -h` lists them."),
         (["push", "x"], "`%sky push` works in a notebook only: type it in a cell."),
         (["logs", "--tial", "3"], "--tial is not an option of jupyter sky logs: did you mean"),
+        (["clusters"], "has no command clusters: did you mean `jupyter sky status`?"),
         (["cancel", "1"], "has no command cancel: did you mean `jupyter sky interrupt`?"),
         (
             ["launch", "a.yaml", "-d"],
