@@ -6,8 +6,7 @@ import contextlib
 import dataclasses
 import os
 import uuid
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
@@ -21,7 +20,8 @@ from jupyter_sky.api.calls.single_runs import SingleRuns
 from jupyter_sky.api.calls.terminal import write
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import ComputeFunction, PendingCompute, PendingGroup, computed, gather
-from jupyter_sky.api.display.start import put_in_words_of_a_script, start_first
+from jupyter_sky.api.display.start import start_first
+from jupyter_sky.api.display.wording import reword, rewords_errors, warn
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.api.plugin import Plugin, check_plugins
 from jupyter_sky.cluster.cluster import Cluster
@@ -166,12 +166,13 @@ class ComputePool:
             self._batches = Batches(self._cluster, self.plugins, self.worker, write, self._streams)
             self._futures = Futures(self._batches)
             for sentence in self._cluster.warnings:
-                warnings.warn(sentence, stacklevel=2)
+                warn(sentence, stacklevel=2)
             self._client = self._cluster.runtime_env.client
             if self._client:
                 self._client.enter(self, self._cluster)
-        except BaseException:
+        except BaseException as error:
             self._end()
+            reword(error)
             raise
         return self
 
@@ -183,7 +184,7 @@ class ComputePool:
     ) -> None:
         if self._process != os.getpid():
             return  # a forked process leaves the pool to the one that started it
-        put_in_words_of_a_script(error)
+        reword(error)
         try:
             if self._client:
                 self._client.leave()
@@ -201,11 +202,11 @@ class ComputePool:
             try:
                 pools_up.end(cluster)
                 for sentence in [*cluster.mounts.write_back()[1], *cluster.mounts.lost()]:
-                    warnings.warn(f"{cluster.name}: {sentence}", stacklevel=3)
+                    warn(f"{cluster.name}: {sentence}", stacklevel=3)
             finally:  # whatever becomes of that, as nodes may cost money
                 if untold := cluster.down():
                     sentence = owed_ends.sentence(untold, cluster.spec.unattended)
-                    warnings.warn(f"{cluster.name} was ended, but {sentence}", stacklevel=3)
+                    warn(f"{cluster.name} was ended, but {sentence}", stacklevel=3)
 
     def __repr__(self) -> str:
         state = "up" if self._cluster else "not up: use it in a `with` block"
@@ -241,11 +242,12 @@ class ComputePool:
             If nodes do not start; the pool is then as it was before.
         """
         spec = replace(self.spec, nodes=nodes)
-        known, unwritten = self.cluster.warnings, self.cluster.mounts.write_back_leaving(nodes)[1]
-        self.cluster.scale(nodes)
+        with self._up(self.cluster) as cluster:
+            known, unwritten = cluster.warnings, cluster.mounts.write_back_leaving(nodes)[1]
+            cluster.scale(nodes)
         self.spec = spec
-        for sentence in [*unwritten, *self.cluster.warnings[len(known) :]]:
-            warnings.warn(sentence, stacklevel=2)
+        for sentence in [*unwritten, *cluster.warnings[len(known) :]]:
+            warn(sentence, stacklevel=2)
 
     def dask(self) -> Client:
         """Return a Dask client for this pool's nodes, from the plugin dask, joblib or sklearn.
@@ -269,27 +271,29 @@ class ComputePool:
 
         Values of a generator arrive as they are yielded, each with its rank.
         """
-        return self._up(self._single_runs).on_all(pending)
+        with self._up(self._single_runs) as runs:
+            return runs.on_all(pending)
 
     def dispatch(self, pending: PendingCompute[R]) -> R:
         """Run a call on one rank, in turn, and return its result.
 
         Values of a generator arrive as they are yielded.
         """
-        return self._up(self._single_runs).on_one(pending)
+        with self._up(self._single_runs) as runs:
+            return runs.on_one(pending)
 
     def begin(self, pending: PendingCompute[R]) -> CallFuture[R]:
         """Run a call on a free rank, and return at once a future of its result."""
         self._streams.refuse_nested()
-        return self._up(self._futures).submit(pending)
+        with self._up(self._futures) as futures:
+            return futures.submit(pending)
 
     def run_group(self, group: PendingGroup[T]) -> T:
         """Run each call of a group on a free rank; return the results as the group specifies."""
         self._streams.refuse_nested()
-        results: Any = self._up(self._batches).results(
-            group.calls, ordered=group.ordered or not group.stream
-        )
-        return cast("T", results if group.stream else tuple(results))
+        with self._up(self._batches) as batches:
+            results: Any = batches.results(group.calls, ordered=group.ordered or not group.stream)
+            return cast("T", results if group.stream else tuple(results))
 
     @overload
     def submit(
@@ -370,10 +374,13 @@ class ComputePool:
         calls = [begin(*arguments) for arguments in zip(*items, strict=False)]
         return list(self.run_group(gather(*calls, retries=retries, timeout=timeout)))
 
-    def _up(self, part: S | None) -> S:
-        self.cluster  # noqa: B018 - raises when the pool is not up
-        assert part is not None
-        return part
+    @contextlib.contextmanager
+    def _up(self, part: S | None) -> Iterator[S]:
+        """Give what carries out calls, and have their errors say what can be done here."""
+        with rewords_errors():
+            self.cluster  # noqa: B018 - raises when the pool is not up
+            assert part is not None
+            yield part
 
 
 Compute = ComputePool

@@ -15,6 +15,7 @@ from jupyter_sky.api.calls.program import program_words
 from jupyter_sky.api.calls.progress import ProgressBar
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import PendingCompute
+from jupyter_sky.api.display.wording import reword
 from jupyter_sky.api.plugin import Plugin, decorators_of
 from jupyter_sky.cluster.calls.batch import Asked, Batch, CallResult, PackedCall
 from jupyter_sky.cluster.cluster import Cluster
@@ -179,8 +180,9 @@ class Batches:
             raise Interrupted(
                 f"{format_count(given, 'call')} of {len(calls)} were done; the others were stopped."
             ) from None
-        except BaseException:
+        except BaseException as error:
             self._cluster.calls.cancel(batch)
+            reword(error)
             raise
         finally:
             feeds.close()

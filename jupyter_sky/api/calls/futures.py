@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from jupyter_sky.api.calls.batches import Batches, Event
 from jupyter_sky.api.calls.feeds import CallFeeds
 from jupyter_sky.api.compute import PendingCompute
+from jupyter_sky.api.display.wording import reword
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.cluster.calls.batch import Asked, Batch, CallResult
 from jupyter_sky.cluster.runs.task import RunNotice
@@ -160,6 +161,7 @@ class Futures:
         if not self._settle(submitted):
             return
         if isinstance(event, BaseException):
+            reword(event)
             future.set_exception(event)
             return
         assert isinstance(event, CallResult)
@@ -167,6 +169,7 @@ class Futures:
         try:
             value = self._batches.value(event, [submitted.pending])
         except BaseException as error:
+            reword(error)
             future.set_exception(error)
         else:
             future.set_result(value)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 
+from jupyter_sky.api.display.wording import shell_here
+
 
 def program_words() -> tuple[str, ...] | None:
     """Return ``sys.argv`` of a script, or of a program of ``jupyter sky run``; else ``None``.
 
     In a notebook, the arguments of its kernel do not concern the user's code.
     """
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
+    shell = shell_here()
     if shell is None:
         return tuple(map(str, sys.argv))
     words: tuple[str, ...] | None = getattr(shell, "words", None)

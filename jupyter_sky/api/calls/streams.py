@@ -13,6 +13,7 @@ from typing import Any
 
 from jupyter_sky.api.calls.feeds import Feeder
 from jupyter_sky.api.compute import PendingCompute
+from jupyter_sky.api.display.wording import reword
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import HangNotice, Message, RunNotice
@@ -102,6 +103,7 @@ class Stream(Iterator[Any]):
             if isinstance(error, KeyboardInterrupt) and not isinstance(error, Interrupted):
                 after = format_count(self._taken, "value")
                 raise Interrupted(f"the stream was stopped after {after}.") from None
+            reword(error)
             raise
         raise StopIteration
 

@@ -13,6 +13,7 @@ from jupyter_sky.api.display.rank_output import (
     skipped_displays,
 )
 from jupyter_sky.api.display.safe_display import left_out_notice, safe_parts
+from jupyter_sky.api.display.wording import shell_here, worded
 from jupyter_sky.api.prompts.keyboard import has_keyboard
 from jupyter_sky.api.prompts.prompter import Prompter
 from jupyter_sky.cluster.runs.handle import RunHandle
@@ -40,7 +41,7 @@ def follow(run: RunHandle, feeder: Feeder, timeout: float | None) -> None:
 def write(event: Output | Display | RunNotice | HangNotice) -> None:
     """Write what a rank has printed, or what else the user should know."""
     if isinstance(event, RunNotice | HangNotice):
-        say(event.text)
+        say(worded(event.text))
     if isinstance(event, Display):
         _show(event)
     if not isinstance(event, Output):
@@ -56,8 +57,7 @@ def _show(event: Display) -> None:
         return
     sys.stdout.write(skipped_displays(event, "jupyter sky"))
     place, data, metadata = parts_of(event)
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
+    shell = shell_here()
     if not hasattr(shell, "kernel"):
         if text := data.get("text/plain"):
             sys.stdout.write(f"{for_terminal(str(text))}\n")

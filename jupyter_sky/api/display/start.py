@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.display.progress_line import ProgressLine
+from jupyter_sky.api.display.wording import shell_here, warn
 from jupyter_sky.api.environment.imports import modules_in, modules_typed
 from jupyter_sky.api.environment.resolve import able_to_complete, makes_environments, resolve
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster import stopped
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.errors import Declined, SkyError, as_in_terminal
+from jupyter_sky.errors import Declined, SkyError
 from jupyter_sky.providers.choice import Candidate, Selection, in_order
 from jupyter_sky.serialization import pickling
 
@@ -42,9 +40,9 @@ def start(place: Candidate, plugins: Sequence[Plugin]) -> Cluster:
     if makes_environments(provider):
         image, left_out = resolve(image, plugins, _modules())
         for sentence in left_out:
-            warnings.warn(sentence, stacklevel=5)
+            warn(sentence, stacklevel=5)
     spec, runtime_env = assemble(replace(place.spec, image=image), plugins)
-    shell = _shell()
+    shell = shell_here()
     is_shown = hasattr(shell, "kernel") or makes_environments(provider)
     if not is_shown and not sys.stderr.isatty():
         return Cluster.start(spec, provider, runtime_env)
@@ -79,7 +77,7 @@ def start_first(
     Interrupted
         If the user stops it.
     """
-    with _in_words_of_a_script(), stopped.start_of(place.spec.name):
+    with stopped.start_of(place.spec.name):
         tried, refused = [place], list[str]()
         if candidates:
             found, refused = in_order(candidates, selection)
@@ -97,25 +95,9 @@ def start_first(
             if refused:
                 sentence = f"{cluster.name} is on {each.name}, because of {'; '.join(refused)}."
                 with _ended_on_error(cluster):  # warnings can be errors
-                    warnings.warn(sentence, stacklevel=3)
+                    warn(sentence, stacklevel=3)
             return each, cluster
         raise SkyError(f"no nodes at any of {len(tried)} places: {'; '.join(refused)}.")
-
-
-@contextlib.contextmanager
-def _in_words_of_a_script() -> Iterator[None]:
-    """Have an error say commands as they are typed in a terminal, unless this is a notebook."""
-    try:
-        yield
-    except BaseException as error:
-        put_in_words_of_a_script(error)
-        raise
-
-
-def put_in_words_of_a_script(error: BaseException | None) -> None:
-    """Have an error of ours say commands as a terminal has them, unless this is a notebook."""
-    if isinstance(error, SkyError | Interrupted) and _shell() is None:
-        error.args = (as_in_terminal(f"{error}"), *error.args[1:])
 
 
 @contextlib.contextmanager
@@ -135,14 +117,8 @@ def _modules() -> frozenset[str]:
 
 def _sources() -> Iterator[str]:
     """Yield the source of this notebook's cells, or of the running script."""
-    if shell := _shell():
+    if shell := shell_here():
         yield from getattr(shell.history_manager, "input_hist_raw", ())
     elif file := getattr(sys.modules.get("__main__"), "__file__", None):
         with contextlib.suppress(OSError, UnicodeDecodeError):
             yield Path(file).read_text()
-
-
-def _shell() -> Any:
-    """Return IPython's shell, if this is a notebook or an IPython terminal."""
-    ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython else None

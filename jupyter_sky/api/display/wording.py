@@ -1,0 +1,55 @@
+"""What pools say, in words of the place where it is read: magics only where there are any."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.errors import RESTARTS_TOO, RUN_AGAIN, SkyError, as_in_terminal
+
+
+def worded(text: str) -> str:
+    """Return a sentence about a pool with what can be done in this notebook or script.
+
+    Rooms below write their sentences for cells of a notebook.
+    """
+    for cell in (f"{RUN_AGAIN}{RESTARTS_TOO}", RUN_AGAIN):
+        text = text.replace(cell, "Start another pool to have a new one")
+    return text if _has_magics() else as_in_terminal(text)
+
+
+def reword(error: BaseException | None) -> None:
+    """Have an error of ours say what can be done here."""
+    if isinstance(error, SkyError | Interrupted):
+        error.args = (worded(f"{error}"), *error.args[1:])
+
+
+@contextlib.contextmanager
+def rewords_errors() -> Iterator[None]:
+    """Have errors of ours say what can be done here."""
+    try:
+        yield
+    except BaseException as error:
+        reword(error)
+        raise
+
+
+def warn(sentence: str, stacklevel: int) -> None:
+    """Warn of something, at a level of the stack above the caller, as `warnings.warn` does."""
+    warnings.warn(worded(sentence), stacklevel=stacklevel + 1)
+
+
+def shell_here() -> Any:
+    """Return IPython's shell, if this is a notebook or an IPython terminal."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython else None
+
+
+def _has_magics() -> bool:
+    """Return whether ``%sky`` can be typed: the output of `jupyter sky run` is read elsewhere."""
+    shell = shell_here()
+    return shell is not None and not hasattr(shell, "words") and bool(shell.find_line_magic("sky"))

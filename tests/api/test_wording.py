@@ -1,0 +1,78 @@
+"""What pools say, in words of the place where it is read: a script has no cells and no magics."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+from tests.waiting import PATIENCE
+
+_SCRIPT = """
+import os, signal, time
+import jupyter_sky as sky
+from jupyter_sky.cluster.inventory import registry
+
+@sky.compute
+def work(seconds=0):
+    time.sleep(seconds)
+
+@sky.compute
+def values():
+    yield 1
+    time.sleep(600)
+
+def caught(call):
+    try:
+        call()
+    except sky.errors.SkyError as error:
+        print(error, flush=True)
+
+with sky.ComputePool(nodes=1, name="nightly") as pool:
+    future = work(600) > pool
+    caught(lambda: pool.scale(2))
+    future.cancel()
+    stream = values() >> pool
+    next(stream)
+    os.kill(registry.find("nightly").machines[0]["pid"], signal.SIGKILL)
+    caught(lambda: next(stream))
+    caught(lambda: work() @ pool)
+    caught(lambda: work() >> pool)
+    caught(lambda: (work() > pool).result())
+    caught(lambda: pool.map(work, range(2)))
+    caught(lambda: sky.gather(work(), work()) >> pool)
+    caught(lambda: pool.scale(2))
+"""
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = (sys.executable, *words)
+    return subprocess.run(words, env=variables, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def test_an_error_that_a_script_catches_advises_what_can_be_done_there(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    done = _run(str(script))
+    busy, *lost = done.stdout.splitlines()
+    assert busy.endswith("or stop that first with `jupyter sky interrupt`."), done.stderr
+    what = "cluster nightly is lost: the agent of rank 0 ended."
+    assert lost == [f"{what} Start another pool to have a new one."] * 7, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "command"), [("", "jupyter sky"), ("%load_ext jupyter_sky\n", "%sky")]
+)
+def test_ipython_is_advised_magics_once_they_are_loaded(before: str, command: str) -> None:
+    lines = (
+        "import jupyter_sky as sky",
+        "with sky.ComputePool(name='nightly'):",
+        "    sky.ComputePool(name='nightly').__enter__()",
+    )
+    done = _run("-m", "IPython", "--colors=nocolor", "-c", before + "\n".join(lines))
+    assert f"end it with `{command} down nightly`" in done.stdout + done.stderr
