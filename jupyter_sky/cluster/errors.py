@@ -183,7 +183,7 @@ class BegunInPart(SkyError):
 
 FORMER_GROUP = (
     "The process group was formed again since the cluster began, as after a Stop in a collective, "
-    "a lost rank or `%sky scale`. What was made with one of another size, like a "
+    "a lost rank or scaling. What was made with one of another size, like a "
     "DistributedDataParallel, a Trainer or a DeviceMesh, no longer reaches the other ranks: make "
     "it again. A sharded model still has its weights: `sky.save` saves them, and `sky.load` gives "
     "them to the new one."

@@ -32,7 +32,16 @@ def caught(call):
     except sky.errors.SkyError as error:
         print(error, flush=True)
 
+@sky.compute
+def ask():
+    breakpoint()
+    return input("Name? ")
+
 with sky.ComputePool(nodes=1, name="nightly") as pool:
+    try:
+        ask() >> pool
+    except RuntimeError as error:
+        print(error, flush=True)
     future = work(600) > pool
     caught(lambda: pool.scale(2))
     future.cancel()
@@ -52,14 +61,23 @@ with sky.ComputePool(nodes=1, name="nightly") as pool:
 def _run(*words: str) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = (sys.executable, *words)
-    return subprocess.run(words, env=variables, capture_output=True, text=True, timeout=PATIENCE)
+    return subprocess.run(
+        words,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
 
 
 def test_an_error_that_a_script_catches_advises_what_can_be_done_there(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
     done = _run(str(script))
-    busy, *lost = done.stdout.splitlines()
+    asked, busy, *lost = done.stdout.splitlines()
+    assert "nobody can be asked here: give the answer as an argument" in asked, done.stderr
+    assert "or where a program without a terminal runs this" in done.stderr
     assert busy.endswith("or stop that first with `jupyter sky interrupt`."), done.stderr
     what = "cluster nightly is lost: the agent of rank 0 ended."
     assert lost == [f"{what} Start another pool to have a new one."] * 7, done.stderr

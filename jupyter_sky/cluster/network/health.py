@@ -82,7 +82,7 @@ class LinkMonitor:
         if cut := [each for each in broken if each not in self._unreached]:
             everyone = len(cut) == len(self._connections) > 1
             who = "any node" if everyone else ", ".join(each.name for each in cut)
-            goes_on = "what runs there continues, and the notebook keeps trying to connect"
+            goes_on = "what runs there continues, and jupyter_sky keeps trying to connect"
             # These reasons say what the user has to do.
             if reasons := dict.fromkeys(each.trouble for each in cut if each.is_shut_out):
                 goes_on = "; ".join(reasons)

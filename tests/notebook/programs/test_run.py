@@ -491,7 +491,7 @@ def test_a_program_without_a_terminal_says_what_to_do_for_an_answer(
     (tmp_path / "train.py").write_text("name = input('Name? ')")
     asked = terminal.sky("run", "train.py", "--nodes", "1")
     assert "RuntimeError: input() needs somebody at a terminal, and" in asked.stderr
-    assert "give the answer as an argument behind `--`" in asked.stderr
+    assert "give the answer as an argument (of `jupyter sky run`, behind `--`)" in asked.stderr
 
 
 def test_a_rank_that_is_done_does_not_stop_the_others(terminal: Terminal, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def no_link(name: str, seconds: float, trouble: str) -> str:
     """Say that there is no link to a machine for so many seconds, why, and what to do."""
     why = f" ({trouble})" if trouble else ""
     return (
-        f"there is no connection to {name} since {format_time_ago(seconds)}{why}; the notebook "
+        f"there is no connection to {name} since {format_time_ago(seconds)}{why}; jupyter_sky "
         "keeps trying to connect: run this again when it has, or end the cluster with `%sky down`."
     )
 

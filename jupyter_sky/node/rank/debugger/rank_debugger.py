@@ -245,6 +245,7 @@ class RankDebugger:
             self._told = self._run
             print(
                 f"rank {self._rank} goes on at {name}() ({place(frame)}): nobody can be asked "
-                "in the background, in one of many calls, or where a program runs the notebook",
+                "in the background, in one of many calls, or where a program without a terminal "
+                "runs this",
                 file=sys.stderr,
             )

@@ -24,8 +24,9 @@ def sentence(function: str) -> str:
     """Return what is said where nobody can be asked for a line or a password."""
     if program.is_running():
         return (
-            f"{function}() needs somebody at a terminal, and `jupyter sky run` has none here: give "
-            "the answer as an argument behind `--`, or in a variable of the environment."
+            f"{function}() needs somebody at a terminal, and nobody can be asked here: give the "
+            "answer as an argument (of `jupyter sky run`, behind `--`), or in a variable of the "
+            "environment."
         )
     return (
         f"{function}() does not work on a rank: call it in a cell of the notebook, and use the "
