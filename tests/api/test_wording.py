@@ -94,3 +94,12 @@ def test_ipython_is_advised_magics_once_they_are_loaded(before: str, command: st
     )
     done = _run("-m", "IPython", "--colors=nocolor", "-c", before + "\n".join(lines))
     assert f"end it with `{command} down nightly`" in done.stdout + done.stderr
+
+
+def test_a_program_of_jupyter_sky_run_is_advised_commands_of_a_terminal(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"# %%{_SCRIPT.partition('    stream =')[0]}")
+    main = "import sys; from jupyter_sky.notebook.cli import main; sys.exit(main())"
+    done = _run("-c", main, "run", str(program))
+    assert done.returncode == 0, done.stderr
+    assert "or stop that first with `jupyter sky interrupt`." in done.stdout
