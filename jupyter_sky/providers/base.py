@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from jupyter_sky.formatting import format_count
 from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.protocol.agent_spec import AgentStarted
@@ -86,7 +87,7 @@ class Provider(Protocol):
 
         It starts all of them or none: if it fails or is cancelled, it removes whatever it has
         started. The cluster is already in the registry, so that leftovers of a killed kernel are
-        found.
+        found: of machines that only the registry can tell, `StartingAgents` is said before.
 
         Parameters
         ----------
@@ -169,6 +170,28 @@ class Machine(Protocol):
 
     def with_nodes(self, nodes: Sequence[Node]) -> Machine:
         """Return the same machine, standing for other nodes."""
+
+
+class StartingAgents(str):
+    """Words about agents that are started as soon as whoever is told of them has returned.
+
+    A provider tells of them in a thread: they are written down meanwhile, for whoever has to end
+    them if this process is killed.
+
+    Attributes
+    ----------
+    machines
+        The machines that they are on, as far as they are known by then.
+    """
+
+    machines: Sequence[Machine] = ()
+
+    @classmethod
+    def on(cls, machines: Sequence[Machine]) -> StartingAgents:
+        """Return the words for agents on some machines."""
+        made = cls(f"starting {format_count(len(machines), 'node')}")
+        made.machines = machines
+        return made
 
 
 class AgentGone(OSError):

@@ -166,6 +166,7 @@ async def _launch(controller: Controller, progress: Progress) -> None:
     runtime_env = controller.runtime_env
     if isinstance(controller.provider, Queueing):
         progress = _recorded(controller, progress)
+    progress = row_updates.keep_agents(controller.id, controller.provider, progress)
     if volumes := controller.spec.volumes:
         await blocking(check_there, volumes, controller.provider)
     # Stop may come while machines start: this task does not wait for the launch; `down` ends it.

@@ -6,13 +6,15 @@ import time
 from contextlib import suppress
 
 from jupyter_sky.cluster.cost_meter import ClusterCost, total_price
+from jupyter_sky.cluster.inventory import row_updates
 from jupyter_sky.cluster.inventory.registry import RegistryError, RowChange, update
 from jupyter_sky.cluster.inventory.storage.ledger import Spent
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.providers.base import Progress
+from jupyter_sky.providers.cloud import CloudProvider
 from jupyter_sky.providers.progress import Preparation, Rented
 from jupyter_sky.providers.scaling import AddedNodes, RunningCluster, Scalable
-from jupyter_sky.transport.tasks import blocking, shielded
+from jupyter_sky.transport.tasks import blocking, shielded, uninterrupted
 
 
 class JoiningCost:
@@ -45,8 +47,14 @@ class JoiningCost:
 
     async def add_nodes(self, provider: Scalable) -> AddedNodes:
         """Have a provider add nodes; errors as of `Scalable.add_nodes`."""
+        identity = self._running.identity
+        progress = row_updates.keep_agents(identity, provider, self._say)
         try:
-            return await provider.add_nodes(self._running, self._say)
+            return await provider.add_nodes(self._running, progress)
+        except BaseException:
+            if not isinstance(provider, CloudProvider):
+                await uninterrupted(blocking(row_updates.forget_agents, identity))
+            raise
         finally:
             if self._rented:
                 rented, since = self._rented

@@ -152,7 +152,8 @@ def record_machines(
     identity: str, machines: Sequence[dict[str, Any]], since: float | None = None
 ) -> None:
     """Record the machines of a cluster, that count from then on, or since its row was made."""
-    change(identity, {"meter": None if since is None else [0.0, since]}, machines)
+    meter = None if since is None else [0.0, since]
+    change(identity, {"meter": meter, "leaving": [], "scaler": None}, machines)
 
 
 def record_size(

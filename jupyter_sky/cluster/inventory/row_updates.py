@@ -12,12 +12,15 @@ from typing import Protocol
 
 from jupyter_sky.cluster.inventory.registry import RegistryError, RowChange, change, update
 from jupyter_sky.cluster.inventory.seals import seal
+from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.inventory.storage.row import EndsBy, RegistryRow, Rent
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState
 from jupyter_sky.errors import ClusterLost
 from jupyter_sky.formatting import without_secrets
-from jupyter_sky.providers.progress import Rented
+from jupyter_sky.providers.base import Progress, Provider, StartingAgents
+from jupyter_sky.providers.cloud import CloudProvider
+from jupyter_sky.providers.progress import Preparation, Rented
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.tasks import blocking
 
@@ -46,6 +49,29 @@ class Used(Protocol):
 def record_progress(identity: str, text: str) -> None:
     """Record how the start of a cluster gets on, in words."""
     change(identity, {"progress": text})
+
+
+def keep_agents(identity: str, provider: Provider, progress: Progress) -> Progress:
+    """Return progress that records agents that are about to be started, and passes the rest on.
+
+    Until the cluster has them, they are machines that do not belong to it yet. What is rented is
+    more than its agents, and its provider finds it without the registry.
+    """
+
+    def say(said: str | Preparation) -> None:
+        if not isinstance(said, StartingAgents):
+            progress(said)
+        elif not isinstance(provider, CloudProvider):
+            rows = [machine.row() for machine in said.machines]
+            by = {**processes.describe(), "since": time.time()}
+            change(identity, {"leaving": rows, "scaler": by})
+
+    return say
+
+
+def forget_agents(identity: str) -> None:
+    """Record that no agents are being started any more, as none of them is there."""
+    change(identity, {"leaving": [], "scaler": None})
 
 
 def record_rent(identity: str, rent: Rent, since: float) -> None:

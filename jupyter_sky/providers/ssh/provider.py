@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.providers.base import Machine, Progress
+from jupyter_sky.providers.base import Machine, Progress, StartingAgents
 from jupyter_sky.providers.mtls import Credentials
 from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
@@ -172,19 +172,24 @@ class SSH:
                 agent_folders(cluster.identity, each.node.node, host.facts)
                 for each, host in zip(placed, hosts, strict=True)
             ]
+            machines = [
+                SSHMachine(host.name, *each, host.python, host.code, (one.node,))
+                for host, each, one in zip(hosts, folders, placed, strict=True)
+            ]
+            await shielded(in_thread(progress, StartingAgents.on(machines)))
 
             def start(number: int) -> SSHMachine:
                 host = hosts[number]
                 hosts_progress.report(host.name, "starting", 0.9)
                 peer = known or _peer_address(number, placed)
                 machine = self._start_node(
-                    cluster, host, placed[number], folders[number], peer, credentials[number]
+                    cluster, host, placed[number], machines[number], peer, credentials[number]
                 )
                 hosts_progress.report(host.name, "ready", 1.0)
                 return machine
 
-            machines = await threads.on_each(start)
-            return AddedNodes(machines, cluster.machines, credentials=alone)
+            started = await threads.on_each(start)
+            return AddedNodes(started, cluster.machines, credentials=alone)
         except BaseException:
             await shielded(_undo(threads, targets, folders))
             raise
@@ -216,16 +221,16 @@ class SSH:
         cluster: RunningCluster,
         host: PreparedHost,
         placed: PlacedNode,
-        folders: AgentFolders,
+        machine: SSHMachine,
         peer: str | None,
         credentials: Credentials | None,
     ) -> SSHMachine:
         spec = cluster.spec
-        runtime = folders.folder.rpartition("/")[0]
+        runtime = machine.folder.rpartition("/")[0]
         agent = replace(
             cluster.agent_spec(self.grace, credentials),
-            socket=f"{folders.folder}/agent.sock",
-            blobs=folders.blobs,
+            socket=f"{machine.folder}/agent.sock",
+            blobs=machine.blobs,
             ranks=placed.rank_specs(host.facts.cpus),
             peer=peer,
             interface=self.interface,
@@ -240,11 +245,10 @@ class SSH:
         )
         if cluster.lost:
             # It may be a host that was cut off, and still has its previous agent.
-            remove_agent(host.connection, *folders)
-        ready = start_agent(host.connection, folders.folder, agent, host.python, host.code)
+            remove_agent(host.connection, machine.folder, machine.blobs)
+        ready = start_agent(host.connection, machine.folder, agent, host.python, host.code)
         pool.named(host.name).note_own(runtime)
-        node = placed.node.reached_at(ready)
-        return SSHMachine(host.name, *folders, host.python, host.code, (node,))
+        return machine.with_nodes([placed.node.reached_at(ready)])
 
 
 async def _undo(
