@@ -25,14 +25,13 @@ from jupyter_sky.cluster.inventory.machines import every_machine_of
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.inventory.storage.row import START_WITHIN, RegistryRow
-from jupyter_sky.formatting import format_bytes, format_count, format_duration
+from jupyter_sky.formatting import format_bytes, format_count
 from jupyter_sky.paths import runtime
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Machine
 from jupyter_sky.providers.cloud import CloudProvider
 from jupyter_sky.providers.node_defaults import BLOBS_OF, SHARED_MEMORY
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.protocol.agent_spec import FIRST_GRACE
 
 _FOLDER = re.compile(r"([0-9a-f]{8})-\d+")  # the cluster's id, and which of its agents
 _TASK = re.compile(r'"task_id": "[^"]*-([0-9a-f]{8})"')
@@ -72,10 +71,6 @@ class Orphan:
 
     def __str__(self) -> str:
         parts = ["its entry in the registry"] if self.recorded else []
-        if self.origin and not self.machines:
-            # Its start was killed: where it has started agents, nobody knows.
-            ends = f"end by themselves within {format_duration(FIRST_GRACE)}"
-            parts = [f"its entry in the registry (processes that its start left elsewhere {ends})"]
         if count := len(self.processes):
             parts.append(f"{count} process{'es' * (count > 1)}")
         if count := len(self.folders):

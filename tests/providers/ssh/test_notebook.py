@@ -191,7 +191,7 @@ def test_what_a_dead_cluster_left_on_hosts_is_collected(lab: Lab, notebook: Live
     assert "No cluster" in notebook.succeed("%sky status").stdout
 
 
-def test_gc_says_that_a_start_which_was_killed_may_have_left_something_on_hosts(
+def test_of_a_start_that_was_killed_before_any_agent_only_the_entry_is_left(
     notebook: LiveNotebook,
 ) -> None:
     cell = notebook.start(
@@ -204,10 +204,8 @@ def test_gc_says_that_a_start_which_was_killed_may_have_left_something_on_hosts(
     notebook.until(cell, lambda cell: "launching" in cell.stdout)
     notebook.restart()
     notebook.succeed(BEGIN)
-    assert (
-        "removed early: its entry in the registry (processes that its start left elsewhere end by "
-        "themselves within 2 min)"
-    ) in notebook.succeed("%sky gc").stdout.splitlines()
+    collected = notebook.succeed("%sky gc").stdout.splitlines()
+    assert "removed early: its entry in the registry" in collected
 
 
 def test_a_cluster_that_is_out_of_reach_can_be_given_up(
