@@ -14,11 +14,13 @@ from collections.abc import Iterable, Sequence
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import owed_ends
 from jupyter_sky.cluster.inventory.owed_ends import Origin
+from jupyter_sky.cluster.inventory.registry import RegistryError
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.formatting import format_duration
 from jupyter_sky.providers.base import Machine, Progress
 from jupyter_sky.providers.progress import say
+from jupyter_sky.transport.tasks import blocking
 
 END_WITHIN = 10.0
 """Seconds for an agent to end its node: ranks, fork server, files."""
@@ -56,7 +58,8 @@ async def end(
     Returns
     -------
     list of str
-        The nodes that could not be told; they will be told when they answer again.
+        The nodes that could not be told; they will be told when they answer again. Of a whole
+        cluster, these are also nodes that had left it before.
     """
     told = await _tell_through_others(controller, leaving, progress)
     ended = await asyncio.gather(*(_end(each, whole) for each in leaving))
@@ -68,7 +71,11 @@ async def end(
         for each, has_ended in zip(leaving, ended, strict=True)
         if has_ended or each not in told
     ]
-    return await owed_ends.remove_machines(origin(controller), [*left, *machines])
+    untold = await owed_ends.remove_machines(origin(controller), [*left, *machines])
+    if whole:  # of a cluster that is gone, nobody else says where an earlier end is owed
+        with contextlib.suppress(RegistryError):
+            untold += await blocking(owed_ends.hosts_of, controller.id)
+    return list(dict.fromkeys(untold))
 
 
 def origin(controller: Controller) -> Origin:

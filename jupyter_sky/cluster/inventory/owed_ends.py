@@ -174,6 +174,11 @@ def read() -> list[OwedEnd]:
     return [owed for each in found if (owed := _parse(*each))]
 
 
+def hosts_of(identity: str) -> list[str]:
+    """Return the hosts on which an end is owed to a cluster."""
+    return [owed.hosts for owed in read() if owed.cluster == identity]
+
+
 class _Node(TypedDict):
     addr: str
 

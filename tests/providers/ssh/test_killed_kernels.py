@@ -10,6 +10,7 @@ import pytest
 
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
+from tests.providers.ssh.conftest import cut, impatient
 from tests.waiting import until
 
 AGENT = "-m jupyter_sky.node "
@@ -70,3 +71,17 @@ def test_hosts_that_were_joining_end_with_the_cluster_whose_kernel_was_killed(
     kill_between(lab, notebook, line, up=2, held=3)
     assert "ended; nothing is left running" in notebook.succeed("%sky down grows").stdout
     assert not agents(lab)
+
+
+def test_a_host_that_was_joining_is_named_where_the_end_does_not_reach_it(
+    lab: Lab, client: Path, notebook: LiveNotebook, tmp_path: Path
+) -> None:
+    notebook.succeed(f"%config Sky.python = {str(Gate(tmp_path, 'lab3').python)!r}")
+    notebook.succeed("%sky up --cluster grows --hosts lab1 --plugin none")
+    line = "%sky scale 3 --cluster grows --hosts lab1,lab2,lab3"
+    kill_between(lab, notebook, line, up=1, held=2)
+    with impatient(client, lab.hosts[1]), cut(lab.hosts[1]):
+        ended = notebook.succeed("%sky down grows").stdout
+        assert agents(lab) == ["lab2"]
+    assert "ended, but lab2 could not be reached: what is left there is ended when it" in ended
+    until(lambda: notebook.succeed("%sky gc") and not agents(lab))
