@@ -26,6 +26,7 @@ from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.notebook.cluster_factory import ClusterFactory
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.paths import of_the_user
 from jupyter_sky.providers.base import MachineGone
 from jupyter_sky.providers.slurm import jobs, on_node, partitions
 from jupyter_sky.providers.slurm.login import LoginNode, login_node
@@ -117,6 +118,36 @@ def test_the_nodes_of_the_own_job_are_used(job: str) -> None:
         cluster.down()
     until(lambda: not steps())
     assert queue() == "mine RUNNING None"
+    until(lambda: not left(row.id))
+
+
+GROWS = """
+from tests.providers.slurm.test_provider import start
+start("grows", nodes=1).scale(2)
+"""
+
+
+def agent_folders(identity: str) -> list[Path]:
+    """Return the folders of agents on nodes of this computer."""
+    return [*of_the_user().glob(f"{identity}-*")]
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+def test_a_step_that_was_joining_ends_with_the_cluster_of_a_killed_kernel(
+    job: str, agents: int
+) -> None:
+    """It is killed as soon as Slurm has the step, or when its agent is there."""
+    child = subprocess.Popen([sys.executable, "-c", GROWS], cwd=ROOT)
+    try:
+        row = until(lambda: (found := registry.find("grows")) and found.machines and found)
+        until(lambda: len(steps().split()) > 1 and len(agent_folders(row.id)) >= agents)
+    finally:
+        child.kill()
+        child.wait()
+    down = [sys.executable, "-m", "jupyter_sky", "down", "grows"]
+    said = subprocess.run(down, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "ended; nothing is left running" in said
+    until(lambda: not steps())
     until(lambda: not left(row.id))
 
 
