@@ -97,3 +97,15 @@ def test_what_moves_while_values_are_received_is_found_by_its_new_place(monkeypa
     assert received.find(5) is main.moved
     with pytest.raises(ObjectGone):
         received.find(6)
+
+
+def test_what_comes_back_may_be_dropped_before_it_has_a_place(monkeypatch: Any) -> None:
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    main.kept = [print]
+    sent = SentObjects()
+    sent.record_returned({token: [print] for token in range(5000)}, are_named=True)
+    # What another rank returns comes back too, before the values are bound to names.
+    sent.record_returned({5000: main.kept}, are_named=True)
+    sent.settle(vars(main))
+    assert sent.token_of(main.kept) == 5000

@@ -168,8 +168,9 @@ class SentObjects:
         named
             The values that they are in, by name.
         """
-        found = places(named, self._unplaced, self._tokens) if self._unplaced else {}
-        for identity in self._unplaced:
+        unplaced = self._unplaced & self._tokens.keys()  # others are no longer used
+        found = places(named, unplaced, self._tokens) if unplaced else {}
+        for identity in unplaced:
             _, token = self._tokens.pop(identity)
             if identity in found:
                 self._tokens[identity] = found[identity], token
