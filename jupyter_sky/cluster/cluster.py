@@ -283,7 +283,7 @@ class Cluster:
         return [key for key in blobs if not all(each.has(key) for each in uploads)]
 
     def log(
-        self, rank: int, tail: int | None = None, offset: int = 0, limit: int = rank_log.LIMIT
+        self, rank: int, tail: int | None = None, offset: int = 0, follows: bool = False
     ) -> rank_log.LogPart:
         """Return a part of a rank's log.
 
@@ -291,10 +291,10 @@ class Cluster:
         ----------
         rank, tail
             The rank, and the number of its last lines; None for the part that begins at ``offset``.
-        offset, limit
-            The beginning, and the most bytes.
+        offset, follows
+            The beginning; whether more is read as the log grows, for which a node that ends waits.
         """
-        return wait(rank_log.read(self._controller, rank, tail, offset, limit))
+        return wait(rank_log.read(self._controller, rank, tail, offset, follows))
 
     def where(self) -> Findings:
         """Return where the ranks are, and which of them the others wait for."""
@@ -314,8 +314,8 @@ class Cluster:
         snapshot = monitor.snapshot(run)
         is_other = rank is not None and rank != monitor.shown_rank(run)
         if is_other and rank in self.all_ranks and self.alive:
-            data = self.log(rank, tail=_LINES, limit=_SNAPSHOT_LIMIT).data
-            snapshot["output"] = {"rank": rank, "text": data.decode(errors="replace")}
+            part = wait(rank_log.read(self._controller, rank, _LINES, limit=_SNAPSHOT_LIMIT))
+            snapshot["output"] = {"rank": rank, "text": part.data.decode(errors="replace")}
         return snapshot
 
     def ended_runs(self) -> list[RunView]:

@@ -108,7 +108,12 @@ class LogPart:
 
 
 async def read(
-    controller: Controller, rank: int, tail: int | None, offset: int, limit: int
+    controller: Controller,
+    rank: int,
+    tail: int | None,
+    offset: int = 0,
+    follows: bool = False,
+    limit: int = LIMIT,
 ) -> LogPart:
     """Return a part of a rank's log, which its node has; see `Cluster.log`.
 
@@ -121,9 +126,8 @@ async def read(
     # The end can be asked for again; who reads on from an offset would lose the place.
     link_within = LINK_WITHIN if tail is None else LOOK_LINK_WITHIN
     before = time.time()
-    answer = await connection.request(
-        "log", link_within=link_within, rank=rank, tail=tail, offset=offset, limit=limit
-    )
+    asked = {"tail": tail, "offset": offset, "limit": limit, "follows": follows}
+    answer = await connection.request("log", link_within=link_within, rank=rank, **asked)
     if not incoming.is_log_part(answer, tail, offset, limit):
         raise malformed(connection.name, "log")
     ahead = _ahead(answer["clock"], before, time.time())

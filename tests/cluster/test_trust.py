@@ -16,6 +16,7 @@ import msgpack
 import pytest
 
 from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import owed_runs, registry
 from jupyter_sky.cluster.runs import talk
@@ -24,6 +25,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.commands import logs
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec, Image
+from jupyter_sky.transport.event_loop import wait
 from jupyter_sky.transport.frames import Message, encode
 from jupyter_sky.transport.protocol.error_report import report
 from tests.cluster.conftest import Cells
@@ -483,14 +485,17 @@ def test_a_log_is_the_part_that_was_asked_for(
             said = {**honest, **wrong}
             node.change = lambda message: {**message, **said} if "pieces" in message else message
 
+        def read(**where: Any) -> rank_log.LogPart:
+            return wait(rank_log.read(cells.cluster._controller, 1, **where))
+
         lie({})
-        assert cells.cluster.log(1, offset=5, limit=10).data == b"text\n"
+        assert read(tail=None, offset=5, limit=10).data == b"text\n"
         for why, wrong in LOGS.items():
             lie(wrong)
             with pytest.raises(SkyError, match="node 1 sent what cannot be read .its answer to 'l"):
-                pytest.fail(f"{why}: {cells.cluster.log(1, offset=5, limit=10)}")
+                pytest.fail(f"{why}: {read(tail=None, offset=5, limit=10)}")
         with pytest.raises(SkyError, match="node 1 sent what cannot be read"):
-            cells.cluster.log(1, tail=1, limit=4)
+            read(tail=1, limit=4)
 
         # However long a node goes on, it does not fill the disk.
         def go_on(message: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from jupyter_sky.node.agent.usage.metrics import UsageMeter
 from jupyter_sky.node.blobs.relay import BlobRelay
 from jupyter_sky.node.blobs.rooms import BlobRooms
 from jupyter_sky.node.blobs.store import BlobStore
-from jupyter_sky.node.clock import steady_time
 from jupyter_sky.node.files import reader
 from jupyter_sky.node.network import interfaces, port_check
 from jupyter_sky.node.network.peers import PeerAgents
@@ -32,8 +31,6 @@ from jupyter_sky.transport.protocol.agent_requests import (
     FindRequest,
     Handlers,
     InterruptRequest,
-    LogAnswer,
-    LogRequest,
     PassOnRequest,
     RanksRequest,
     RenewVariablesRequest,
@@ -89,7 +86,7 @@ class RequestHandlers:
     metrics
         Measures the ranks.
     others
-        The handlers of further requests, by name: for packages, shells, ports and volumes.
+        The handlers of further requests, by name: for logs, packages, shells, ports and volumes.
     end
         Ends the agent.
     """
@@ -138,7 +135,6 @@ class RequestHandlers:
             "variables": self._on_variables,
             "renew_variables": self._on_renew_variables,
             "added": self._on_added,
-            "log": self._on_log,
             "inspect": self._on_inspect,
             "profile": supervisor.profiles.begin,
             "take_profile": self._on_take_profile,
@@ -269,26 +265,6 @@ class RequestHandlers:
     def _on_added(self, request: AddedRequest) -> Message:
         self._events.publish(Added(request["by"]).message())
         return {}
-
-    def _on_log(self, request: LogRequest) -> LogAnswer | Message:
-        process = self._supervisor.ranks.get(request["rank"])
-        if process is None:
-            return {"error": f"there is no rank {request['rank']} here"}
-        process.drain()
-        log = process.log
-        start = log.kept_from(request["offset"])
-        if request["tail"] is not None:
-            start = log.tail_start(request["tail"], request["limit"])
-        data = log.read(start, request["limit"])
-        end = start + len(data)
-        return {
-            "data": data,
-            "start": start,
-            "size": log.size,
-            "pieces": log.index.pieces(start, end),
-            "runs": log.index.runs(start, end),
-            "clock": steady_time(),
-        }
 
     async def _on_inspect(self, request: InspectRequest) -> InspectAnswer:
         return {"seen": await self._supervisor.inspection.inspect(request["after"])}

@@ -25,6 +25,7 @@ from jupyter_sky.node.agent.events.event_publisher import EventPublisher
 from jupyter_sky.node.agent.events.journal import Journal
 from jupyter_sky.node.agent.idle import IdleTimer, IdleTimes
 from jupyter_sky.node.agent.listener import listen
+from jupyter_sky.node.agent.logs import Logs
 from jupyter_sky.node.agent.request_cache import Answer, RequestCache
 from jupyter_sky.node.agent.requests import RequestHandlers
 from jupyter_sky.node.agent.usage.metrics import UsageMeter
@@ -132,9 +133,10 @@ class Agent:
         self._shells = Shells(folder, spec, variables, fork_server_pid, self.idle.attend)
         self._ports = Ports()
         self._volumes = Volumes(folder, spec.socket, Path(spec.blobs))
-        turns, left = FormingTurns(self._sessions), LeftRuns(self._sessions, self._supervisor)
-        queue = RunQueue(self._events.publish)
-        parts = (self._installer, self._shells, self._ports, self._volumes, turns, left, queue)
+        self._logs = Logs(self._supervisor.ranks, self._sessions)
+        kept = (self._installer, self._shells, self._ports, self._volumes, self._logs)
+        left, queue = LeftRuns(self._sessions, self._supervisor), RunQueue(self._events.publish)
+        parts = (*kept, FormingTurns(self._sessions), left, queue)
         requests = RequestHandlers(
             spec=spec,
             supervisor=self._supervisor,
@@ -156,18 +158,15 @@ class Agent:
 
     async def serve(self, addr: str, ready: Callable[[int], None]) -> None:
         """Listen (to other agents at ``addr``), start the ranks, and serve until the end."""
-        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            loop.add_signal_handler(number, self._leave)
+            asyncio.get_running_loop().add_signal_handler(number, self._leave)
         listener = listen(Path(self._spec.socket), self._on_connect)
         self._supervisor.start()
         ready(await self._peers.listen(addr) if self._spec.credentials else 0)
         self.idle.update()
-        self._tasks.spawn(self._report_usage())
-        self._tasks.spawn(self._record_usage())
-        self._tasks.spawn(stale_files.keep(self._spec.keeps))
-        self._tasks.spawn(self._tend_blobs())
-        self._tasks.spawn(self._end_if_left())
+        tending = (stale_files.keep(self._spec.keeps), self._tend_blobs(), self._end_if_left())
+        for each in (self._report_usage(), self._record_usage(), *tending):
+            self._tasks.spawn(each)
         for source in self._spec.notices:
             from jupyter_sky.node.agent import notices
 
@@ -196,7 +195,8 @@ class Agent:
     async def _end(self) -> None:
         await take_each(self._installer.end, self._ports.end)
         await asyncio.gather(take_each(self._shells.end), take_each(self._supervisor.end))
-        await take_each(self._volumes.end, self._end_fork_server, self.store.remove)
+        rest = take_each(self._volumes.end, self._end_fork_server, self.store.remove)
+        await asyncio.gather(rest, take_each(self._logs.end))
         shutil.rmtree(self._folder, ignore_errors=True)
         # The answer to the client that requested the end still has to be sent.
         asyncio.get_running_loop().call_later(0.05, self._ended.set)
@@ -373,7 +373,7 @@ class Agent:
     def answer(self, token: str, message: Message) -> Answer:
         """Carry out a request, unless that was done before."""
         self._blob_folder.check()
-        if message["op"] in ("run", "open_port", "begin_forming", "end_forming"):
+        if message["op"] in ("run", "log", "open_port", "begin_forming", "end_forming"):
             message["client"] = token
         return self._requests.answer(token, message)
 

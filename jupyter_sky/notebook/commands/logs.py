@@ -63,20 +63,20 @@ def _show_logs(
     printer
         Prints them.
     follow
-        Whether to print new output until Ctrl-C, which stops nothing else, or until the cluster is
-        ended, with which its logs are complete.
+        Whether to print new output until Ctrl-C, which stops nothing else, or until the nodes have
+        ended, with which their logs are complete.
 
     Raises
     ------
     ClusterLost
-        If it is lost, as when its nodes are.
+        If the cluster is lost, as when its nodes are.
     NoConnection
         If there is no connection to the node of one of them, unless logs are followed; the others'
         are printed first.
     """
     reader = _Reader(cluster, ranks, tail, follow)
     # Ctrl-C ends the loop, wherever it arrives.
-    with _until_ended() if follow else contextlib.nullcontext():
+    with contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext():
         parts = reader.read()
         whole = {part.rank: part.size for part in parts}  # what comes later is only followed
         for part in parts:
@@ -93,28 +93,17 @@ def _show_logs(
                 part.data and part.end < (part.size if follow else whole[part.rank])
                 for part in parts
             )
-            if not follow and not is_behind:
+            if not reader.goes_on or not (follow or is_behind):
                 break
             if not is_behind:
                 interval = _POLL_INTERVAL if entries else min(_SLOWER * interval, _IDLE_INTERVAL)
                 time.sleep(interval)
             parts = reader.read()
     printer.finish()
+    if follow:
+        reader.stop()
     if reader.silent and not follow:
         raise next(iter(reader.silent.values()))
-
-
-@contextlib.contextmanager
-def _until_ended() -> Iterator[None]:
-    """End what follows logs on Ctrl-C, or when somebody has ended the cluster."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    except ClusterLost as lost:
-        if lost.nodes:
-            raise
-        _note(lost.reason.rstrip("."))
 
 
 class _Reader:
@@ -133,6 +122,12 @@ class _Reader:
         self._places: dict[int, int | None] = dict.fromkeys(ranks)
         self._runs: dict[int, str] = {}
         self._tail = tail
+        self._ends: set[str] = set()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there may be more to read: somebody may have ended the nodes of all logs."""
+        return bool(self._places)
 
     def read(self) -> list[LogPart]:
         """Return the next part of each log, except those of silent nodes."""
@@ -147,13 +142,27 @@ class _Reader:
             if entry.run is not None:
                 self._runs[part.rank] = entry.run
 
+    def stop(self) -> None:
+        """Tell nodes that no more is read, or for a moment they would wait for it when they end."""
+        node_of = self._cluster.state.node_of
+        there = (self._places.keys() - self.silent.keys()).intersection(self._cluster.all_ranks)
+        ranks = {node_of(rank).node: rank for rank in there}
+        with contextlib.suppress(SkyError):  # the user wants to leave, whatever nodes say
+            for rank in ranks.values():
+                self._cluster.log(rank, tail=0)
+
     def _read(self, rank: int) -> LogPart | None:
         place = self._places[rank]
         try:
             if place is None:
-                part = self._cluster.log(rank, tail=self._tail)
+                part = self._cluster.log(rank, tail=self._tail, follows=self._follow)
             else:
-                part = self._cluster.log(rank, offset=place)
+                part = self._cluster.log(rank, offset=place, follows=self._follow)
+        except ClusterLost as lost:
+            if lost.nodes or not self._follow:
+                raise
+            self._end(rank, lost.reason.rstrip("."))
+            return None
         except NoConnection as error:
             if rank not in self.silent and self._follow:
                 _note(f"there is no connection to the node of rank {rank}: its log goes on later")
@@ -163,6 +172,13 @@ class _Reader:
             _note(f"the node of rank {rank} is connected again")
         self._places[rank] = part.end
         return part
+
+    def _end(self, rank: int, reason: str) -> None:
+        """Read no more of a log whose node somebody has ended; each reason is said once."""
+        del self._places[rank]
+        if reason not in self._ends:
+            _note(reason)
+        self._ends.add(reason)
 
 
 def _note(text: str) -> None:

@@ -104,16 +104,23 @@ LoggedRun = tuple[Size, Time, str, str]
 class LogRequest(TypedDict):
     """``log``: read a part of a rank's log, at most ``limit`` bytes; answered by `LogAnswer`.
 
+    The agent adds the ``client``.
+
     Attributes
     ----------
     tail
         Number of last lines to read; ``None`` to read from ``offset`` on.
+    follows
+        Whether the client goes on reading as the log grows: a node that ends waits a
+        moment for it. The next request of the client without it ends that.
     """
 
     rank: int
     tail: int | None
     offset: int
     limit: int
+    follows: NotRequired[bool]
+    client: str
 
 
 class LogAnswer(TypedDict):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -306,6 +307,39 @@ def test_interrupt_and_restart_and_down(opened: Open, typed: Callable[..., Typed
     end = following.end()
     # As with `kubectl logs -f`: that is all there is.
     assert end == Said(0, "", f"[cluster {row.name} was ended from elsewhere]\n")
+
+
+ENDING = (
+    "%%sky --nodes 2 --plugin none\nimport time\ntry:\n"
+    "    print('begun', flush=True); time.sleep(600)\n"
+    "finally:\n"
+    "    print(f'{0:0100}\\n' * 10_000, end='')\n    print('saved', flush=True)"
+)
+"""A cell whose ranks print a megabyte when they are told to end."""
+
+
+def test_who_follows_logs_has_them_whole_when_the_cluster_ends(
+    opened: Open, typed: Callable[..., Typed]
+) -> None:
+    notebook = opened()
+    cell = notebook.start(ENDING)
+    notebook.until(cell, lambda cell: "begun" in cell.stdout)
+    [row] = registry.rows()
+    one, every, hanging = (typed("logs", ranks, "--follow") for ranks in ("1", "all", "0"))
+    for each in (one, every, hanging):
+        each.until("begun")
+    hanging.process.send_signal(signal.SIGSTOP)  # it is waited for, but not for long
+    with ThreadPoolExecutor() as pool:  # who is not read from cannot read on, either
+        ends = [pool.submit(each.end) for each in (one, every)]
+        down = sky("down", row.name)
+        of_one, of_every = (end.result() for end in ends)
+    assert down == Said(0, f"{row.name}: ended; nothing is left running\n", "")
+    lines, note = [f"{0:0100}"] * 10_000, f"[cluster {row.name} was ended from elsewhere]\n"
+    assert of_one == Said(0, "\n".join([*lines, "saved\n"]), note)
+    assert of_every.out.count(f"│ {lines[0]}\n") == 2 * len(lines)
+    assert all(f"{rank} │ saved\n" in of_every.out for rank in (0, 1))
+    hanging.process.send_signal(signal.SIGCONT)
+    assert hanging.end().err == note
 
 
 def test_an_error_of_the_run_that_is_followed_is_shown(

@@ -256,7 +256,9 @@ def test_a_log_whose_rest_cannot_be_read_is_not_asked_for_again(two: Notebook) -
 
 
 def test_a_log_that_grows_faster_than_it_is_read_has_an_end(two: Notebook, tmp_path: Path) -> None:
-    def log(cluster: Cluster, rank: int, tail: int | None = None, offset: int = 0) -> LogPart:
+    def log(
+        cluster: Cluster, rank: int, tail: int | None = None, offset: int = 0, follows: bool = False
+    ) -> LogPart:
         return LogPart(rank, b"more\n", offset, offset + 10, [], [])
 
     with mock.patch.object(Cluster, "log", log):
