@@ -197,7 +197,7 @@ def _take_over_members(old: Any, new: Any) -> None:
 
 @contextlib.contextmanager
 def _moving_instances(autoreload: ModuleType) -> Iterator[None]:
-    """Have IPython move the classes of a metaclass, too: it would fail at the first of them."""
+    """Have IPython move what can be moved, also classes: it would fail at the first that cannot."""
     functions = vars(autoreload)
     update = functions["update_instances"]
     functions["update_instances"] = _move_instances
@@ -212,7 +212,8 @@ def _move_instances(old: type, new: type) -> None:
     for each in gc.get_referrers(old):
         if type(each) is old:
             set_attribute = type.__setattr__ if isinstance(each, type) else object.__setattr__
-            set_attribute(each, "__class__", new)
+            with contextlib.suppress(TypeError):  # if the new class has another layout
+                set_attribute(each, "__class__", new)
 
 
 def _move_subclasses(old: type, new: type) -> None:

@@ -105,6 +105,20 @@ def test_classes_of_a_metaclass_get_its_new_code(rank: Rank) -> None:
     ]
 
 
+def test_a_class_with_slots_gets_another_one(rank: Rank) -> None:
+    source = """
+        class Config:
+            __slots__ = ("rate",)
+            def f(self): return "old"
+        def load(): return "old"
+    """
+    rank.write("slotted", dedent(source))
+    rank.run("import slotted\nfrom slotted import Config, load\nearlier = Config()")
+    rank.write("slotted", dedent(source).replace("old", "new").replace(",)", ", 'step')"))
+    assert rank.value("[earlier.f(), Config().f(), load(), slotted.load()]") == ["new"] * 4
+    assert rank.value("hasattr(Config, 'step')")
+
+
 def test_members_of_an_enum_stay_the_same(rank: Rank) -> None:
     source = """
 from enum import Enum, Flag, IntEnum, auto
