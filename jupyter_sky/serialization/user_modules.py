@@ -60,15 +60,19 @@ def is_user_code(path: str) -> bool:
     real = str(Path(path).resolve()) + os.sep
     if real.startswith(_installed_folders()) or any(part in real for part in _INSTALLED):
         return False
-    return not _is_recorded(Path(path))
+    return not _is_recorded(path)
 
 
-def _is_recorded(path: Path) -> bool:
+def _is_recorded(path: str) -> bool:
     """Return whether pip has put a file or folder where it is."""
-    entries = {entry or str(Path.cwd()) for entry in sys.path}
+    entries: set[str] = set()
+    for entry in sys.path:
+        with contextlib.suppress(OSError):  # of a relative one, if the working folder is gone
+            entries.add(os.path.abspath(entry))  # noqa: PTH100  # it leaves no ".." and "/" there
+    place = Path(os.path.abspath(path))  # noqa: PTH100
     return any(
-        path.parts[len(folder.parts)] in _recorded(folder)
-        for folder in path.parents
+        place.parts[len(folder.parts)] in _recorded(folder)
+        for folder in place.parents
         if str(folder) in entries
     )
 

@@ -73,21 +73,37 @@ def test_a_module_of_an_environment_in_the_folder_is_installed(folder: Path) -> 
     assert is_user_code(str(folder / "site_packages_of_mine/x.py"))
 
 
+@pytest.mark.parametrize("entry", ["{}/packages", "{}/packages/", "../packages"])
 def test_a_package_in_a_folder_that_pip_was_given_is_installed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, entry: str
 ) -> None:
     """As with `pip install --target`, where `PYTHONPATH` names the folder."""
-    monkeypatch.syspath_prepend(str(folder / "packages"))
+    monkeypatch.syspath_prepend(entry.format(folder))
     put(folder / "packages/dep/core.py")
     put(folder / "packages/single.py")
     put(folder / "packages/mine.py")
+    (folder / "notebooks").mkdir()
+    monkeypatch.chdir(folder / "notebooks")
     record = "dep/core.py,sha256=x,0\nsingle.py,,\n../../bin/dep,,\ndep-1.0.dist-info/RECORD,,\n"
     put(folder / "packages/dep-1.0.dist-info/RECORD", record)
     assert not is_user_code(str(folder / "packages/dep/core.py"))
     assert not is_user_code(str(folder / "packages/single.py"))
     assert is_user_code(str(folder / "packages/mine.py"))  # beside them
     assert source_location("dep") is None
-    assert source_location("mine") == folder / "packages/mine.py"
+    mine = source_location("mine")
+    assert mine is not None
+    assert mine.resolve() == folder / "packages/mine.py"
+
+
+def test_a_module_is_own_whose_notebook_has_no_working_folder_any_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend("")
+    put(folder / "mine.py")
+    (folder / "gone").mkdir()
+    monkeypatch.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+    assert is_user_code(str(folder / "mine.py"))
 
 
 def test_an_editable_package_is_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
