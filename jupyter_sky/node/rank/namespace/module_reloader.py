@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from jupyter_sky.node.rank.namespace import attributes
-from jupyter_sky.node.rank.namespace.reached_modules import reaches
+from jupyter_sky.node.rank.namespace.reached_modules import reached
 from jupyter_sky.serialization.process.reloading import (
     SourceFile,
     edited_uses,
@@ -111,9 +111,11 @@ class ModuleReloader:
             Whatever loading the edited file raised.
         """
         failed, self._failed = self._failed, {}
-        for name, error in failed.items():
-            if cell is None or reaches(cell, namespace, name, self._sources):
-                raise error
+        if failed:
+            first = next(iter(failed))
+            name = first if cell is None else reached(cell, namespace, failed, self._sources)
+            if name:
+                raise failed[name]
         for name, error in failed.items() if cell else ():
             reason = f"{type(error).__name__}: {error}"
             print(_NOT_RELOADED.format(name, reason), file=sys.stderr)

@@ -4,56 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
 
 import psutil
 import pytest
 
 from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader
-
-Write = Callable[[str, str], None]
-
-
-class Rank:
-    """The modules and the names of a rank."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.modules = ModuleReloader()
-        self.modules.record_imports(since=0)
-        # What was imported before is the tests' own: a developer may edit that while they run.
-        self.modules._sources.clear()
-        self.names: dict[str, Any] = {"__name__": "__main__"}
-
-    def write(self, name: str, source: str) -> None:
-        path = self.folder / f"{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source)
-
-    def run(self, cell: str) -> None:
-        since = time.time_ns()
-        self.modules.reload_edited(self.names)
-        self.modules.check(self.names, cell)
-        exec(cell, self.names)
-        self.modules.record_imports(since)
-
-    def value(self, expression: str) -> Any:
-        self.run(f"_ = {expression}")
-        return self.names["_"]
-
-
-@pytest.fixture
-def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield Rank(tmp_path)
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+from tests.node.rank.namespace.modules import Rank
 
 
 def test_a_function_of_a_module_is_the_new_one(rank: Rank) -> None:
@@ -210,57 +168,6 @@ def test_submodules_of_an_edited_package_stay(rank: Rank) -> None:
     assert rank.value("group.part()") == 4
 
 
-def test_an_edit_that_does_not_compile_is_said_and_tried_again(rank: Rank) -> None:
-    rank.write("broken", "x = 1")
-    rank.run("import broken")
-    rank.write("broken", "x = (")
-    for _ in range(2):
-        with pytest.raises(SyntaxError):
-            rank.run("broken")
-    assert rank.names["broken"].x == 1
-    rank.write("broken", "x = 2")
-    assert rank.value("broken.x") == 2
-
-
-def test_a_cell_that_needs_no_module_of_an_edit_that_fails_is_told(
-    rank: Rank, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rank.write("net", "class Net:\n  def f(self): return 1\nclass Error(Exception): pass")
-    rank.write("kit/__init__", "")
-    rank.write("kit/train", "def train():\n  from .model import Model\n  return Model().f()")
-    rank.write("kit/model", "import net\nclass Model(net.Net): pass")
-    rank.write("other", "def double(x): return 2 * x")
-    rank.run(
-        "import functools, other\nfrom other import double\nimport kit.train as training\n"
-        "from kit.train import train\nfrom net import Net, Error\n"
-        "class Sub(Net): pass\n"
-        "def helper(): return Net()\ndef use(): return helper()\ndef alone(): return 1\n"
-        "nets = {'a': [Net()]}\npart = functools.partial(sorted, key=Net)\ntrain()"
-    )
-    rank.write("net", "class Net(")
-    for cell in (
-        "import net",
-        "from net import Net as N",
-        "def f():\n  import net",
-        "nets",
-        "part([])",
-        "use()",
-        "lambda: helper()",
-        "Sub",
-        "train()",
-        "from kit import train",
-        "training.train()",
-    ):
-        with pytest.raises(SyntaxError):
-            rank.run(cell)
-    assert not capsys.readouterr().err
-    assert rank.value("alone() + double(3) + len(other.double('x'))") == 9
-    assert capsys.readouterr().err == (
-        "net was edited and cannot be loaded, so it stays as it was: "
-        "SyntaxError: '(' was never closed (net.py, line 1)\n"
-    )
-
-
 def test_a_compiled_module_that_is_built_again_is_told_once(
     rank: Rank, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -278,21 +185,6 @@ def test_a_compiled_module_that_is_built_again_is_told_once(
         "_psutil_linux was built again, and Python loads compiled modules once: "
         "`%sky restart` loads this one.\n"
     )
-
-
-def test_modules_wait_for_one_that_they_use_and_that_fails(rank: Rank) -> None:
-    rank.write("first", "x = 1")
-    rank.write("second", "import first\ny = first.x")
-    rank.write("apart", "z = 1")
-    rank.run("import first, second, apart")
-    rank.write("first", "x = ")
-    rank.write("second", "import first\ny = first.x * 100")
-    rank.write("apart", "z = 2")
-    assert rank.value("apart.z") == 2
-    with pytest.raises(SyntaxError):
-        rank.run("second")
-    rank.write("first", "x = 5")
-    assert rank.value("second.y") == 500
 
 
 def test_an_edit_while_a_cell_runs_is_seen_by_the_next(rank: Rank) -> None:
