@@ -6,9 +6,10 @@ import contextlib
 import os
 import re
 import stat
+import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from jupyter_sky.errors import SkyError
@@ -70,6 +71,13 @@ def of_the_user() -> Path:
     temporary = tempfile.gettempdir()
     short = temporary if len(temporary) < _LONGEST_SOCKET - 48 else "/tmp"
     return _private(_own(Path(short) / f"jupyter-sky-{user}"))
+
+
+def command_path(env: Mapping[str, str]) -> str:
+    """Return the ``PATH`` of variables, with the programs of this process's environment first."""
+    own = str(Path(sys.executable).parent)
+    others = env.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join([own, *(entry for entry in others if entry != own)])
 
 
 def private_opener(path: str, flags: int) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jupyter_sky.paths import command_path
 from jupyter_sky.transport.templates import asking
 from jupyter_sky.transport.templates.inherited import OF_NOTEBOOK
 
@@ -37,8 +38,7 @@ def start_fork_server(folder: Path, spec: Mapping[str, Any]) -> tuple[socket.soc
     for name in OF_NOTEBOOK:
         os.environ.pop(name, None)
     # `python`, `torchrun` and `tensorboard` are those of the ranks, in all that these start.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    env = {**os.environ, "PATH": path, **spec["env"]}
+    env = {**os.environ, "PATH": command_path(os.environ), **spec["env"]}
     place = asking.place(spec.get("templates"), spec, env)
     order: asking.Order = {
         "folder": str(folder),

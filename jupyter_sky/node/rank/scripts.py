@@ -41,6 +41,7 @@ from jupyter_sky.node.blobs import sent_folders
 from jupyter_sky.node.rank import env_vars, streams
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.metrics.script_feed import ScriptFeed, Take
+from jupyter_sky.paths import command_path
 from jupyter_sky.serialization.process.rank_variables import for_others
 from jupyter_sky.transport.metrics import script_metrics
 from jupyter_sky.transport.protocol.messages import Script
@@ -177,6 +178,7 @@ def _environment(
         del env["MPLBACKEND"]
     # So that output of Python programs shows at once, as in a terminal.
     env.setdefault("PYTHONUNBUFFERED", "1")
+    env["PATH"] = command_path(env)  # also if the user has chosen one
     if command["gpus"] is not None:
         env["CUDA_VISIBLE_DEVICES"] = command["gpus"]
     found = env_vars.script_variables(topology, rank, ranks_of(command["everyone"]), script["port"])

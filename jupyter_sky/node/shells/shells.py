@@ -20,6 +20,7 @@ from pathlib import Path
 from jupyter_sky.node.packages import overlay
 from jupyter_sky.node.shells.leftovers import in_sessions, kill_left
 from jupyter_sky.node.shells.terminal import Terminal
+from jupyter_sky.paths import command_path
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import (
     Handlers,
@@ -172,9 +173,7 @@ class Shells:
             if env.get(name) == value:
                 del env[name]
         # `python` and `torchrun` are those of the ranks.
-        env["PATH"] = os.pathsep.join(
-            [str(Path(sys.executable).parent), env.get("PATH", os.defpath)]
-        )
+        env["PATH"] = command_path(env)
         path = [self._spec.python_path] if self._spec.python_path else []
         env[SHELL_OF] = str(self._folder)
         env["PYTHONPATH"] = os.pathsep.join([*path, str(overlay.link(self._folder))])

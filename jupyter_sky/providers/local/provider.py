@@ -17,7 +17,7 @@ import psutil
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.paths import of_the_user, runtime, working_folder
+from jupyter_sky.paths import command_path, of_the_user, runtime, working_folder
 from jupyter_sky.providers.agent import start_agent
 from jupyter_sky.providers.base import Machine, Node, Progress
 from jupyter_sky.providers.buckets.volume import check_here
@@ -26,7 +26,7 @@ from jupyter_sky.providers.local.gpus import check_gpus, visible_gpus
 from jupyter_sky.providers.local.machine import LocalMachine
 from jupyter_sky.providers.local.placement import place_new_nodes, place_nodes, rank_specs
 from jupyter_sky.providers.local.requirements import differences
-from jupyter_sky.providers.local.variables import command_path, rank_variables
+from jupyter_sky.providers.local.variables import rank_variables
 from jupyter_sky.providers.mtls import Credentials
 from jupyter_sky.providers.node_defaults import blob_folder, free_shared_memory
 from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
@@ -87,7 +87,7 @@ class Local:
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
         """Start the agents, each with its share of the nodes."""
-        variables = {"PATH": command_path(), **spec.image.env}
+        variables = {"PATH": command_path(os.environ), **spec.image.env}
         await bootstrap(spec.image.bootstrap, working_folder(), variables, progress)
         progress(f"starting {format_count(spec.nodes, 'local node')}")
         shares = _shares(place_nodes(spec, visible_gpus(spec.wanted_gpus)), self.machines)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import last_line
@@ -43,13 +41,6 @@ def image_variables(image: Image) -> dict[str, str]:
         If a command for a variable fails.
     """
     return {**image.env, **_shell_variables(image.shell_vars)}
-
-
-def command_path() -> str:
-    """Return the ``PATH`` that ranks will have, beginning with the notebook's environment."""
-    scripts = str(Path(sys.executable).parent)
-    others = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return os.pathsep.join([scripts, *(entry for entry in others if entry != scripts)])
 
 
 def _cpus() -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,6 +90,16 @@ def test_the_ranks_stay_as_they_are(pair: Cells) -> None:
     finish(pair, begin(pair, "echo $FROM_A_CELL"))
     assert pair.text() == "yes\n"
     assert pair.ask("kept") == [1, 1, 1, 1]
+
+
+def test_it_finds_programs_of_the_ranks_first_also_if_the_user_has_chosen_a_path(
+    pair: Cells,
+) -> None:
+    pair.run("import os; former = os.environ['PATH']; os.environ['PATH'] = os.defpath")
+    finish(pair, begin(pair, "command -v python; echo $PATH"))
+    own = Path(sys.executable)
+    assert pair.text() == f"{own.with_name('python')}\n{own.parent}:{os.defpath}\n"
+    pair.run("os.environ['PATH'] = former")
 
 
 def test_what_the_group_needs_is_for_the_ranks_alone(cells: Cells) -> None:
