@@ -272,6 +272,14 @@ def test_what_ranks_have_made_and_only_the_head_has_brought_home(notebook, made,
     assert notebook.names["here"] == (2, 7)
 
 
+def test_what_only_the_head_has_brought_home_is_also_in_a_value_of_the_notebook(notebook) -> None:
+    notebook.there("config = {'step': 0, 'lr': 1}", out=["config"])
+    notebook.there("config['step'] += 1 + rank")
+    notebook.here("both = {'config': config}\nconfig['lr'] = 7")
+    seen = [({"step": 1 + rank, "lr": 7}, True) for rank in range(4)]
+    assert notebook.ask("(config, both['config'] is config)") == seen
+
+
 def test_a_function_in_a_container_is_a_part_like_others(notebook) -> None:
     notebook.here("def metric(): pass\nconfig = {'metric': metric, 'step': 0, 'lr': 1}")
     notebook.there("config['step'] += 1")

@@ -85,14 +85,15 @@ class Takeover:
 
     def _find_alongside(self, keys: Iterable[str]) -> None:
         """Find what is here of values that another rank has given to the notebook."""
-        former, names = received_objects.former, set()
-        for name, _, token in (key.rpartition(" ") for key in keys):
-            is_given = bool(name) and int(token) >= FIRST_OF_RANKS
-            if is_given and id(received_objects.get(int(token))) not in former:
-                names.add(name)
-        for name in names:
-            for identity, here in alongside(self._bound[name], self._present(name)).items():
-                former.setdefault(identity, here)
+        former = received_objects.former
+        tokens = [int(token) for name, _, token in (key.rpartition(" ") for key in keys) if name]
+        given = [received_objects.get(token) for token in tokens if token >= FIRST_OF_RANKS]
+        wanted = {id(each) for each in given} - former.keys()
+        for name in self._bound if wanted else ():
+            found = alongside(self._bound[name], self._present(name))
+            if not wanted.isdisjoint(found):  # the notebook may have put it under others, too
+                for identity, here in found.items():
+                    former.setdefault(identity, here)
 
     def _pair(self, name: str) -> tuple[Any, Any]:
         """Return what was received, and what is here, for a key of the changes."""
