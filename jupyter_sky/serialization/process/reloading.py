@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import blake3
@@ -116,6 +116,17 @@ def reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
     with contextlib.suppress(OSError, NotImplementedError):
         Path(importlib.util.cache_from_source(str(module.__file__))).unlink()
     former = dict(vars(module))
+    classes = {
+        name: value
+        for name, value in former.items()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    }
+    slots = [
+        (kind, name, value)
+        for kind in classes.values()
+        for name, value in vars(kind).items()
+        if isinstance(value, MemberDescriptorType)
+    ]
     submodules = {
         name: value
         for name, value in former.items()
@@ -129,9 +140,10 @@ def reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
 
     with _keeping_enum_members(module, former), _moving_instances(autoreload):
         autoreload.superreload(module, load, {})
-    for name, old in former.items():
-        new = vars(module).get(name)
-        if isinstance(old, type) and isinstance(new, type) and old.__module__ == module.__name__:
+    for kind, name, slot in slots:  # IPython has put those of the new class in their place
+        type.__setattr__(kind, name, slot)
+    for name, old in classes.items():
+        if isinstance(new := vars(module).get(name), type):
             _move_subclasses(old, new)
     for namespace in namespaces:
         if namespace is not vars(module):
