@@ -97,6 +97,19 @@ def _kind_of(kind: type) -> type:
     return type("Sharded", (kind,), {"__module__": __name__})
 
 
+def test_a_module_that_ends_its_program_is_an_error_of_the_cells_that_need_it(
+    rank: Rank, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rank.write("program", "x = 1")
+    rank.run("import program")
+    rank.write("program", "raise SystemExit('no data')")
+    assert rank.value("1") == 1
+    said = "program was edited and cannot be loaded, so it stays as it was: SystemExit: no data\n"
+    assert capsys.readouterr().err == said
+    with pytest.raises(SystemExit):
+        rank.run("program.x")
+
+
 def test_a_cell_with_objects_that_answer_nothing_runs_while_an_edit_fails(rank: Rank) -> None:
     class Unbound:
         @property
