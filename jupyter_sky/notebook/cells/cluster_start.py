@@ -13,10 +13,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import heard_interrupts
+from jupyter_sky.cluster.errors import Interrupted, heard_interrupts
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.stopped import start_of
-from jupyter_sky.errors import UsageError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.cluster_factory import ClusterPlace
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.providers.base import Progress
@@ -29,12 +29,32 @@ _LOOK_EVERY = 0.2
 
 
 def wait_for_starter(shell: InteractiveShell, name: str) -> None:
-    """Wait until another notebook or program has started a cluster, or no longer tries to."""
-    line = NoticeLine(shell, name)
-    while (row := registry.find(name)) and not row.machines and row.is_starting:
-        step = f" ({row.progress})" if row.progress else ""
-        line.update(f"waiting for another notebook or program, which starts it{step}")
-        time.sleep(_LOOK_EVERY)
+    """Wait until another notebook or program has started a cluster, or no longer tries to.
+
+    Raises
+    ------
+    SkyError
+        If nobody starts it: it is what was left of a start with another provider.
+    Interrupted
+        If the user stops it.
+    """
+    row, line = registry.find(name), NoticeLine(shell, name)
+    if row and not row.machines and not row.is_starting:
+        raise SkyError(
+            f"cluster {name} did not come up when it was started with --provider {row.provider}: "
+            f"`%sky down {name}` removes what is left of it, or use another `--cluster NAME`."
+        )
+    try:
+        while row and not row.machines and row.is_starting:
+            step = f" ({row.progress})" if row.progress else ""
+            line.update(f"waiting for another notebook or program, which starts it{step}")
+            time.sleep(_LOOK_EVERY)
+            row = registry.find(name)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"this cell no longer waits for {name}, which another notebook or program still "
+            "starts; nothing was started here."
+        ) from None
 
 
 class ClusterStart:

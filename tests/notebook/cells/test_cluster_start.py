@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import _thread
 import io
+import socket
+import subprocess
 import sys
 import threading
 from typing import cast
@@ -12,8 +14,14 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.errors import SkyError
+from jupyter_sky.notebook.cells import cluster_start
 from jupyter_sky.notebook.cells.cluster_start import ClusterStart, Started
 from jupyter_sky.providers.base import Progress
+from jupyter_sky.providers.spec import ClusterSpec
+from tests.notebook.conftest import Notebook
 
 LIMIT = 60.0
 
@@ -75,3 +83,32 @@ def test_a_cluster_starts_though_a_cell_cannot_show_it() -> None:
         is_shown.set()
         assert begun.future.result(LIMIT) is STARTED
     assert shown == ["waiting in the queue"]
+
+
+def test_nobody_waits_for_a_start_that_was_killed_with_another_provider(
+    notebook: Notebook,
+) -> None:
+    with subprocess.Popen(["true"]) as starter:
+        pass
+    ended = {"computer": socket.gethostname(), "pid": starter.pid, "mark": "of an ended process"}
+    left = registry.describe(ClusterSpec("left"), []) | {"starter": ended}
+    registry.record("0123abcd", "left", "ssh", left)
+    with pytest.raises(SkyError, match="left did not come up when it was started with --provider"):
+        notebook.run("%%sky --nodes 1 --provider local --cluster left\nprint('here')")
+    notebook.run("%sky down left")
+    assert notebook.run("%%sky --nodes 1 --cluster left\nprint('here')") == "here\n"
+
+
+def test_who_no_longer_waits_for_another_notebook_is_told_that_it_goes_on(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.record("0123abcd", "soon", "local", registry.describe(ClusterSpec("soon"), []))
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster_start.time, "sleep", interrupt)
+    with pytest.raises(Interrupted, match="no longer waits for soon, which another notebook or"):
+        notebook.run("%%sky --nodes 1 --cluster soon\nprint('here')")
+    assert registry.find("soon")
+    registry.remove("0123abcd")
