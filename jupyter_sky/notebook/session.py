@@ -216,20 +216,20 @@ class Session:
         options = self.started[name]
         rest = places.with_rest(options, cluster, row)
         try:
-            cluster, _ = self._find_or_start(name, [rest], price)
+            cluster, is_new = self._find_or_start(name, [rest], price)
         except SkyError as error:
-            left = places.without_nodes(
-                rest, self.settings.expand_groups(options.hosts), cluster, lost
-            )
+            hosts = self.settings.expand_groups(options.hosts)
+            left = places.without_nodes(rest, hosts, cluster, lost)
             if left is None or isinstance(error, UsageError):
                 raise
             said = str(error).rstrip(".")
             print(f"{name}: {said}. It goes on without {format_list(sorted(lost))}.")
-            cluster, _ = self._find_or_start(name, [left], price)
-        self.started[name] = asked = replace(self.started[name], max_cost=options.max_cost)
-        row_updates.record_limit(cluster.id, rest.max_cost)
-        row_updates.record_line(cluster.id, as_line(asked))
-        self.additions.install_missing(cluster, asked)
+            cluster, is_new = self._find_or_start(name, [left], price)
+        if is_new:  # else it has the limit of the notebook that has started it
+            self.started[name] = asked = replace(self.started[name], max_cost=options.max_cost)
+            row_updates.record_limit(cluster.id, rest.max_cost)
+            row_updates.record_line(cluster.id, as_line(asked))
+            self.additions.install_missing(cluster, asked)
         return cluster
 
     def connected(self, name: str | None = None) -> Cluster | None:

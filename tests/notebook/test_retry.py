@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -19,9 +19,10 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.control import recovery
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.errors import Interrupted, RankLost, TimedOut
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import registry, row_updates
 from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.notebook import cluster_factory
+from jupyter_sky.errors import NameTaken
+from jupyter_sky.notebook import cluster_factory, places
 from jupyter_sky.notebook.output import background_run
 from jupyter_sky.notebook.panel.strip import MIME
 from jupyter_sky.providers.local import Local
@@ -398,6 +399,30 @@ def test_a_cluster_that_is_lost_comes_back(pair: Notebook, number: int) -> None:
     [new] = registry.rows()
     assert new.name == row.name and new.id != row.id
     assert len(set(pair.namespace["pid"])) == 2
+
+
+def test_one_that_another_notebook_starts_again_keeps_the_limit_of_that(
+    pair: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [row] = registry.rows()
+    start = places.start_at_one
+
+    def start_elsewhere(*given: Any) -> NoReturn:
+        monkeypatch.setattr(places, "start_at_one", start)
+        _, cluster = start(*given)
+        row_updates.record_limit(cluster.id, 7.0)
+        row_updates.record_line(cluster.id, "--nodes 2 --max-cost 7")
+        cluster.close()
+        raise NameTaken("another notebook starts it.")
+
+    monkeypatch.setattr(places, "start_at_one", start_elsewhere)
+    pair.run(
+        "%%sky --retry 1\nimport time\nif is_first('agent'):\n"
+        f"    os.kill({row.machines[0]['pid']}, {signal.SIGKILL})\n    time.sleep(600)"
+    )
+    [new] = registry.rows()
+    assert new.id != row.id
+    assert (new.spec["limit"], new.spec["line"]) == (7.0, "--nodes 2 --max-cost 7")
 
 
 @pytest.mark.parametrize("limit", [1, 0])
