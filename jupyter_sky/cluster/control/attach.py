@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,14 +59,14 @@ async def restore(
         if welcome["ending"]:
             raise AgentGone("the cluster is ending")
         _restore_ranks(controller, connection, welcome)
-    for connection, end in gone.items():  # the next run has others take their places
-        connection.declare_lost(*end_of_agent(end, heard=time.time()))
     own = [rank for each, welcome in welcomes.items() for rank in _own_ranks(each, welcome)]
     newest = max((max(rank["generation"], rank["forming"] or 0) for rank in own), default=0)
     # Before events arrive: that a rank enters this group is no news of another kernel.
     controller.state = replace(controller.state, generation=newest)
     controller.has_company = controller.shared
-    followed = await _follow_from_unseen_run(controller, welcomes)
+    followed = await _follow_from_unseen_run(controller, welcomes, gone)
+    for connection, end in gone.items():  # others take their places, at the latest for the next run
+        connection.declare_lost(*end_of_agent(end, heard=time.time()))
     if not controller.visits:
         controller.warnings = version_check.check(controller.versions)
         await scaling.finish_interrupted(controller, [*welcomes.values()], leaving)
@@ -116,9 +116,12 @@ def _restore_ranks(controller: Controller, connection: Connection, welcome: Welc
 
 
 async def _follow_from_unseen_run(
-    controller: Controller, welcomes: Mapping[Connection, Welcome]
+    controller: Controller, welcomes: Mapping[Connection, Welcome], gone: Iterable[Connection]
 ) -> str | None:
-    """Ask for events, including all of a run whose end no notebook has seen; return that run."""
+    """Ask for events, including all of a run whose end no notebook has seen; return that run.
+
+    Ranks of lost nodes are taken to be in it yet: what they have done of it is nowhere.
+    """
     own = _latest_runs(controller, welcomes)
     unseen = (
         latest
@@ -130,10 +133,14 @@ async def _follow_from_unseen_run(
     if latest := next(unseen, None):
         run = latest["run"]
         told = {rank for each in own.values() if each["run"] == run for rank in each["ranks"]}
-        # The kernel ended before it had told the others. A node that lies only ends its own run.
         begun = [each["latest"] for each in welcomes.values() if each["latest"]]
         ranges = [each["ranks"] for each in begun if each["run"] == run]
-        untold = {rank for each in ranges for rank in among(each, controller.ranks)} - told
+        asked = {rank for each in ranges for rank in among(each, controller.ranks)}
+        lost = asked.intersection(rank for each in gone for rank in each.ranks)
+        controller.state = running(controller.state, sorted(lost), run)
+        told |= lost
+        # The kernel ended before it had told the others. A node that lies only ends its own run.
+        untold = asked - told
         owed = await asyncio.to_thread(owed_runs.find, controller.id, run)
         began = decode_event({**latest, "ranks": to_ranges(told)})
         assert isinstance(began, RunBegan)

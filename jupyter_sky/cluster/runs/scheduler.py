@@ -390,6 +390,7 @@ class Scheduler(ClusterListener):
 
     async def _make_whole_in_turn(self) -> None:
         with contextlib.suppress(SkyError):
+            await self.controller.until(lambda: not self.controller.state.busy_runs)
             async with self._turn:
                 if self.controller.alive:
                     await recovery.make_whole(self.controller)

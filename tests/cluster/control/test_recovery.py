@@ -107,6 +107,31 @@ def test_a_node_that_was_lost_while_no_notebook_was_there_is_replaced_by_the_nex
         successor.cluster.down()
 
 
+def test_a_run_that_has_lost_a_node_while_no_notebook_was_there_says_so(new, tmp_path) -> None:
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
+    prepare(cells)
+    row = registry.find(cells.cluster.name)
+    code = f"""open(f'{tmp_path}/{{kept}}', 'w').close()
+import os, time
+while not os.path.exists('{tmp_path}/end'): time.sleep(0.01)"""
+    cells.start(code)
+    until(lambda: len(list(tmp_path.glob("[01]"))) == 2)
+    cells.cluster.close()
+    agent = psutil.Process(row.machines[1]["pid"])
+    agent.kill()
+    agent.wait()
+    successor = attach(row.name, Local(machines=2))
+    try:
+        unseen = successor.cluster.pop_unseen_run()
+        (tmp_path / "end").touch()  # rank 0 goes on meanwhile
+        unseen.follow(lambda event: None)
+        with pytest.raises(RankLost, match="rank 1 is lost: the agent of node 1 ended"):
+            unseen.values()
+        assert_is_whole(successor, 2, keep=[0, None], framework=False)
+    finally:
+        successor.cluster.down()
+
+
 def test_who_only_visits_leaves_it_to_the_notebook_to_replace_a_node(new, monkeypatch) -> None:
     cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
     prepare(cells)
