@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_sky.api.display.wording import reword
+from jupyter_sky.errors import ScriptFailed, SkyError
 from tests.paths import ROOT
 from tests.waiting import PATIENCE
 
@@ -103,3 +105,18 @@ def test_a_program_of_jupyter_sky_run_is_advised_commands_of_a_terminal(tmp_path
     done = _run("-c", main, "run", str(program))
     assert done.returncode == 0, done.stderr
     assert "or stop that first with `jupyter sky interrupt`." in done.stdout
+
+
+class _Refused(SkyError):
+    """A type of the user's own."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(code, why)
+
+
+def test_errors_of_a_type_of_the_users_own_keep_their_arguments() -> None:
+    mine, empty, ours = _Refused(5, "no"), SkyError(), ScriptFailed("`%sky down` ends it.", 3)
+    for each in (mine, empty, ours):
+        reword(each)
+    assert (mine.args, empty.args) == ((5, "no"), ())
+    assert (str(ours), ours.status) == ("`jupyter sky down` ends it.", 3)

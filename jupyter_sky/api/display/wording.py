@@ -25,7 +25,10 @@ def worded(text: str) -> str:
 def reword(error: BaseException | None) -> None:
     """Have an error of ours say what can be done here."""
     if isinstance(error, SkyError | Interrupted):
-        error.args = (worded(f"{error}"), *error.args[1:])
+        # Types of the user's own may have other arguments, also on ranks.
+        match error.args:
+            case str() as sentence, *others:
+                error.args = (worded(sentence), *others)
 
 
 @contextlib.contextmanager
