@@ -33,7 +33,8 @@ def _kernel() -> Any:
 
 def _type(prompt: str) -> str:
     """Return what the user types; a file that gets the program's output does not get the prompt."""
-    if _kernel() is None and not sys.stdout.isatty():
+    # A program may have put an object there that only writes.
+    if _kernel() is None and not getattr(sys.stdout, "isatty", bool)():
         print(prompt, end="", file=sys.stderr, flush=True)
         prompt = ""
     return input(prompt)

@@ -87,8 +87,9 @@ def ask(question: str, otherwise: str, what: str = "") -> None:
 
 def _answer(question: str) -> str:
     """Return the user's answer, also where the output of a program goes into a file."""
-    # Python asks on standard output; a notebook has its own `input`.
-    if isinstance(input, BuiltinFunctionType) and not sys.stdout.isatty():
+    # Python asks on standard output; a notebook has its own `input`. A program may have put an
+    # object there that only writes.
+    if isinstance(input, BuiltinFunctionType) and not getattr(sys.stdout, "isatty", bool)():
         print(question, end="", file=sys.stderr, flush=True)
         question = ""
     return input(question)

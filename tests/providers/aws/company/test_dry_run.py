@@ -237,6 +237,29 @@ def test_a_terminal_whose_output_goes_into_a_file_sees_the_question(
     assert "nothing was started; to start without a question, add `--max-price`" in done.stderr
 
 
+def test_a_program_whose_output_is_an_object_that_only_writes_sees_the_question(
+    account: Account, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import sys\nimport jupyter_sky as sky\n\n"
+        "class Log:\n    def write(self, text): return sys.__stdout__.write(text)\n"
+        "    def flush(self): pass\n\n"
+        "sys.stdout = Log()\nwith sky.ComputePool(nodes=2, accelerator='A100', provider=sky.AWS()):"
+        " pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input="n\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "an hour in us-east-1" in done.stderr
+    assert "nothing was started; to start without a question" in done.stderr.splitlines()[-1]
+
+
 def test_regions_are_tried_in_their_order(notebook: Notebook, account: Account) -> None:
     notebook.run("%config Sky.aws = {'user': 'root', 'ssh_from': '192.0.2.1/32'}")
     said = notebook.run(
