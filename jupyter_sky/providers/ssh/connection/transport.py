@@ -101,6 +101,8 @@ class Transport(paramiko.Transport):  # type: ignore[misc]  # it has no types
 
     def ask_for_sign_of_life(self) -> None:
         """Send what every server answers, if only with a refusal, and do not wait for it."""
+        if not self.clear_to_send.is_set():
+            return  # keys are exchanged, by this thread: it would wait for itself until it gives up
         request = paramiko.Message()
         request.add_byte(cMSG_GLOBAL_REQUEST)
         request.add_string("keepalive@openssh.com")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
@@ -12,6 +13,7 @@ from jupyter_sky.providers.ssh.connection import connection, handshake
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.targets import parse_one
+from jupyter_sky.providers.ssh.connection.transport import Transport
 from tests.lab import Host, Lab
 from tests.waiting import until
 
@@ -118,3 +120,28 @@ def test_of_a_command_that_was_killed_it_is_said(lab: Lab, client: None) -> None
     with pytest.raises(CommandError, match="^a command ended with status 7$"):
         there.run("exit 7")
     there.close()
+
+
+def test_a_server_that_is_slow_to_exchange_keys_again_is_not_given_up(
+    lab: Lab, client: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "_KEEP_ALIVE", 0.1)
+    there = SSHConnection(parse_one("lab1"))
+    transport = there.connect()
+    transport.clear_to_send_timeout = 0.2
+    asked = threading.Event()
+    ask = Transport.ask_for_sign_of_life
+
+    def note(self: Transport) -> None:
+        ask(self)
+        asked.set()
+
+    monkeypatch.setattr(Transport, "ask_for_sign_of_life", note)
+    transport.clear_to_send.clear()  # as from the server's proposal until its keys have come
+    try:
+        assert asked.wait(10)
+        transport.clear_to_send.set()
+        assert transport.is_active()
+        assert there.run("echo here") == "here\n"
+    finally:
+        there.close()
