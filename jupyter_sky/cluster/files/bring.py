@@ -116,7 +116,7 @@ def _is_link(place: Path) -> bool:
     """Return whether there is a link; where that cannot be known, `Path.is_symlink` may say no."""
     try:
         return stat.S_ISLNK(place.lstat().st_mode)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
