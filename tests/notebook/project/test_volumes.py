@@ -26,7 +26,6 @@ from jupyter_sky.cluster.errors import Interrupted, TimedOut
 from jupyter_sky.cluster.inventory import registry, row_updates
 from jupyter_sky.cluster.volumes import mount, unattached
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
-from jupyter_sky.notebook import cli
 from jupyter_sky.notebook.project import volumes
 from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.providers.local import Local
@@ -36,6 +35,7 @@ from tests.node.volumes.conftest import holding
 from tests.notebook.conftest import Notebook
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
+from tests.terminal import run_command
 
 BIG = bytes(range(256)) * 40_000  # more than is fetched at a time
 
@@ -407,10 +407,7 @@ def test_machines_stay_while_their_files_are_nowhere_else(
         with pytest.raises(SkyError, match=refused):
             notebook.run("%sky down")
         # So does a program that is not connected to it.
-        try:
-            assert cli.main(["down", "train"]) == 1
-        finally:  # or other tests would be in a terminal
-            cli._CommandShell.clear_instance()
+        assert run_command("down", "train") == 1
         assert re.search(refused.replace("%", "jupyter "), capsys.readouterr().err)
         assert "train: ended" in notebook.run("%sky down --discard train")
 
@@ -430,14 +427,11 @@ def test_discard_ends_a_cluster_that_does_not_answer(
     assert row
     agent = psutil.Process(row.machines[0]["pid"])
     agent.suspend()
-    try:  # programs are not connected to it
-        assert cli.main(["down", "silent"]) == 1
-        said = capsys.readouterr().err
-        assert "silent stays as it was: what ranks of node 0 have written" in said
-        assert "`jupyter sky down --discard silent` ends the cluster without them" in said
-        assert cli.main(["down", "--discard", "silent"]) == 0
-    finally:  # or other tests would be in a terminal
-        cli._CommandShell.clear_instance()
+    assert run_command("down", "silent") == 1  # a program, which is not connected to it
+    said = capsys.readouterr().err
+    assert "silent stays as it was: what ranks of node 0 have written" in said
+    assert "`jupyter sky down --discard silent` ends the cluster without them" in said
+    assert run_command("down", "--discard", "silent") == 0
     assert registry.find("silent") is None
 
 

@@ -21,7 +21,6 @@ import pytest
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.stopping.start import start_stopped
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.notebook import cli
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import login
@@ -34,6 +33,7 @@ from tests.providers.aws.stand_in import aws_command, iam
 from tests.providers.aws.stand_in.account import Account
 from tests.providers.aws.stand_in.machines import Machines
 from tests.providers.aws.starting import SPEC, provider
+from tests.terminal import run_command
 from tests.waiting import until
 
 boto3 = on_first_use("boto3")
@@ -147,7 +147,7 @@ def test_a_terminal_is_told_the_file_of_a_setting(
     (tmp_path / "profile_default").mkdir()
     (tmp_path / "profile_default" / "ipython_config.py").write_text("c.Sky.aws = {'ssm': True}")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    assert cli.main(["doctor", "--provider", "aws"]) == 1
+    assert run_command("doctor", "--provider", "aws") == 1
     said = capsys.readouterr().out
     assert "`c.Sky.aws = {'instance_profile': 'my-profile'}` in ipython_config.py" in said
     assert "%config" not in said
