@@ -443,9 +443,9 @@ def test_stop_that_is_pressed_again_ends_ranks_at_once_and_says_so(
     before = cells.ask("__import__('os').getpid()")
     deaf = """
 import time
-print("here")
 while True:
     try:
+        print("here")
         time.sleep(600)
     except KeyboardInterrupt:
         print("ignored")
