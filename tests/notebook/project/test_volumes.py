@@ -34,8 +34,8 @@ from tests.lab.buckets import SECRET, Buckets, serving
 from tests.node.volumes.conftest import holding
 from tests.notebook.conftest import Notebook
 from tests.notebook.kernels import LiveNotebook
+from tests.notebook.programs.terminal import run_command
 from tests.paths import ROOT
-from tests.terminal import run_command
 
 BIG = bytes(range(256)) * 40_000  # more than is fetched at a time
 

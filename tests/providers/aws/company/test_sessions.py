@@ -28,12 +28,12 @@ from jupyter_sky.providers.aws.iam_policy import policy
 from jupyter_sky.providers.aws.network import session
 from tests.installed import on_first_use
 from tests.lab import Lab
+from tests.notebook.programs.terminal import run_command
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in import aws_command, iam
 from tests.providers.aws.stand_in.account import Account
 from tests.providers.aws.stand_in.machines import Machines
 from tests.providers.aws.starting import SPEC, provider
-from tests.terminal import run_command
 from tests.waiting import until
 
 boto3 = on_first_use("boto3")
