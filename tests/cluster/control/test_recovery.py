@@ -92,15 +92,20 @@ def test_who_comes_while_a_node_is_lost_takes_nothing_away(new, monkeypatch, vis
     assert_is_whole(cells, 2, keep=[0, None], framework=False)
 
 
-def test_a_node_that_was_lost_while_no_notebook_was_there_is_replaced_by_the_next(new) -> None:
-    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
-    prepare(cells)
+def successor_without_node_1(cells: Cells) -> Cells:
+    """Return the next notebook's cluster, which lost a node while no notebook was there."""
     row = registry.find(cells.cluster.name)
     cells.cluster.close()
     agent = psutil.Process(row.machines[1]["pid"])
     agent.kill()
     agent.wait()
-    successor = attach(row.name, Local(machines=2))
+    return attach(row.name, Local(machines=2))
+
+
+def test_a_node_that_was_lost_while_no_notebook_was_there_is_replaced_by_the_next(new) -> None:
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
+    prepare(cells)
+    successor = successor_without_node_1(cells)
     try:
         assert_is_whole(successor, 2, keep=[0, None], framework=False)
     finally:
@@ -110,17 +115,12 @@ def test_a_node_that_was_lost_while_no_notebook_was_there_is_replaced_by_the_nex
 def test_a_run_that_has_lost_a_node_while_no_notebook_was_there_says_so(new, tmp_path) -> None:
     cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
     prepare(cells)
-    row = registry.find(cells.cluster.name)
     code = f"""open(f'{tmp_path}/{{kept}}', 'w').close()
 import os, time
 while not os.path.exists('{tmp_path}/end'): time.sleep(0.01)"""
     cells.start(code)
     until(lambda: len(list(tmp_path.glob("[01]"))) == 2)
-    cells.cluster.close()
-    agent = psutil.Process(row.machines[1]["pid"])
-    agent.kill()
-    agent.wait()
-    successor = attach(row.name, Local(machines=2))
+    successor = successor_without_node_1(cells)
     try:
         unseen = successor.cluster.pop_unseen_run()
         (tmp_path / "end").touch()  # rank 0 goes on meanwhile

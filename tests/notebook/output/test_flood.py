@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,13 @@ from IPython.core.displaypub import CapturingDisplayPublisher
 from jupyter_sky.notebook.output import renderer
 from jupyter_sky.notebook.output.flood import FloodEnd
 from jupyter_sky.transport.protocol.events import Output
+
+
+def in_a_kernel(ranks: Sequence[int]) -> tuple[renderer.Renderer, CapturingDisplayPublisher]:
+    """Return what renders the output of ranks in a notebook, and what is displayed there."""
+    publisher = CapturingDisplayPublisher()
+    shell: Any = SimpleNamespace(display_pub=publisher, kernel=None)
+    return renderer.Renderer(shell, ranks), publisher
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
@@ -31,9 +39,7 @@ def test_a_cell_stays_small_however_long_a_run_prints(
     ranks: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(renderer, "_MOST", 1000, raising=False)
-    publisher = CapturingDisplayPublisher()
-    shell: Any = SimpleNamespace(display_pub=publisher, kernel=None)
-    output = renderer.Renderer(shell, ranks)
+    output, publisher = in_a_kernel(ranks)
     for number in range(5000):
         for rank in ranks:
             output.render(Output(rank, "run", "stdout", b"step %d\n" % number))
@@ -74,9 +80,7 @@ def shown_at_last(publisher: CapturingDisplayPublisher) -> list[str]:
 
 def test_bars_are_drawn_in_place_in_a_cell_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renderer, "_MOST", 100)
-    publisher = CapturingDisplayPublisher()
-    shell: Any = SimpleNamespace(display_pub=publisher, kernel=None)
-    output = renderer.Renderer(shell, [0])
+    output, publisher = in_a_kernel([0])
     for number in range(50):
         output.render(Output(0, "run", "stderr", b"step %d\n" % number))
     for number in range(1000):
@@ -92,9 +96,7 @@ def test_a_cell_stays_small_also_where_lines_are_printed_between_states_of_a_bar
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(renderer, "_MOST", 1000)
-    publisher = CapturingDisplayPublisher()
-    shell: Any = SimpleNamespace(display_pub=publisher, kernel=None)
-    output = renderer.Renderer(shell, [0])
+    output, publisher = in_a_kernel([0])
     for number in range(3000):
         output.render(Output(0, "run", "stderr", b"\r%d it/s" % number))
         output.render(Output(0, "run", "stderr", b"INFO %d\n" % number))
@@ -106,9 +108,7 @@ def test_a_cell_stays_small_also_where_lines_are_printed_between_states_of_a_bar
 
 def test_a_bar_goes_on_where_it_is_once_its_cell_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renderer, "_MOST", 100)
-    publisher = CapturingDisplayPublisher()
-    shell: Any = SimpleNamespace(display_pub=publisher, kernel=None)
-    output = renderer.Renderer(shell, [0])
+    output, publisher = in_a_kernel([0])
     for number in range(100):
         output.render(Output(0, "run", "stderr", b"\r%d it/s" % number))
         output.render(Output(0, "run", "stdout", b"step %d\n" % number))
@@ -125,9 +125,7 @@ def test_a_page_is_sent_no_more_by_many_ranks_than_it_can_show(
     now = 100.0
     monkeypatch.setattr(renderer, "_MOST", -1)
     monkeypatch.setattr(renderer, "FloodEnd", partial(FloodEnd, clock=lambda: now))
-    publisher = CapturingDisplayPublisher()
-    shell: Any = SimpleNamespace(display_pub=publisher, kernel=None)
-    output = renderer.Renderer(shell, range(200))
+    output, publisher = in_a_kernel(range(200))
     for number in range(51):
         for rank in range(200):
             output.render(Output(rank, "run", "stdout", b"step %d\n" % number), flush=False)
