@@ -36,7 +36,7 @@ from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 from jupyter_sky.providers.ssh.setup.packages.recipe import recipe_for
 from jupyter_sky.providers.ssh.setup.placement import PlacedNode, place_nodes
 from jupyter_sky.providers.ssh.setup.prepare import PreparedHost, prepare_host
-from jupyter_sky.transport.tasks import shielded
+from jupyter_sky.transport.tasks import blocking, shielded
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ class SSH:
                 SSHMachine(host.name, *each, host.python, host.code, (one.node,))
                 for host, each, one in zip(hosts, folders, placed, strict=True)
             ]
-            await shielded(in_thread(progress, StartingAgents.on(machines)))
+            await blocking(progress, StartingAgents.on(machines))
 
             def start(number: int) -> SSHMachine:
                 host = hosts[number]

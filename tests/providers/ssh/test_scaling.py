@@ -6,20 +6,26 @@ import asyncio
 import contextlib
 import socket
 import sys
+import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import RankLost
+from jupyter_sky.cluster.inventory import registry, row_updates
 from jupyter_sky.providers.ssh import provider
 from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.targets import parse
 from jupyter_sky.providers.ssh.provider import SSH
+from jupyter_sky.transport import event_loop
 from tests.cluster.control.test_scaling import assert_is_whole, prepare
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
 from tests.providers.ssh.conftest import impatient
+from tests.waiting import until
 
 
 def hosts(names: str) -> SSH:
@@ -37,6 +43,42 @@ def test_machines_come_and_go(lab: Lab, start) -> None:
     assert_is_whole(cells, 1, keep=[0])
     cells.cluster.scale(2, hosts("lab1,lab4"))
     assert_is_whole(cells, 2, keep=[0, None])
+
+
+def test_a_stop_waits_until_it_is_recorded_which_agents_start(
+    lab: Lab, start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells, steps = start("lab1"), list[str]()
+    record, undo = row_updates.change, provider._undo
+    recording, go_on = threading.Event(), threading.Event()
+
+    def record_late(identity: str, changes: Mapping[str, object]) -> None:
+        if changes.get("leaving"):
+            recording.set()
+            assert go_on.wait(60)
+            steps.append("recorded")
+        record(identity, changes)
+
+    async def note_undo(*agents: Any) -> None:
+        steps.append("removed")
+        await undo(*agents)
+
+    monkeypatch.setattr(row_updates, "change", record_late)
+    monkeypatch.setattr(provider, "_undo", note_undo)
+    lab2 = hosts("lab1,lab2")
+    scaling = event_loop.submit(cells.cluster._scheduler.scale(2, lab2, lambda text: None))
+    assert recording.wait(60)
+    scaling.cancel()
+    for _ in range(100):  # what is stopped may begin to remove agents
+        event_loop.wait(asyncio.sleep(0))
+    go_on.set()
+    # Or other notebooks would wait for one that scales it, as long as this one is there.
+    until(
+        lambda: (
+            (row := registry.find(cells.cluster.name)) and "removed" in steps and not row.leaving
+        )
+    )
+    assert steps == ["recorded", "removed"]
 
 
 def test_hosts_that_cannot_be_had_change_nothing(lab: Lab, client: Path, start) -> None:
