@@ -53,7 +53,8 @@ class JoiningCost:
             return await provider.add_nodes(self._running, progress)
         except BaseException:
             if not isinstance(provider, CloudProvider):
-                await uninterrupted(blocking(row_updates.forget_agents, identity))
+                with suppress(RegistryError):  # what went wrong says more
+                    await uninterrupted(blocking(row_updates.forget_agents, identity))
             raise
         finally:
             if self._rented:

@@ -20,13 +20,16 @@ import jupyter_sky as sky
 from jupyter_sky import paths
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.cost_meter import ClusterCost, CostMeter
 from jupyter_sky.cluster.inventory import owed_runs, registry, row_updates
+from jupyter_sky.cluster.inventory.joining_cost import JoiningCost
 from jupyter_sky.cluster.inventory.machines import find_broken
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.inventory.storage.row import EndsBy
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.paths import home
 from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.tasks import blocking
@@ -111,6 +114,24 @@ def test_down_gives_machines_back_when_the_registry_cannot_be_written() -> None:
     assert row is not None
     assert Cluster.remove(row, provider) == []
     assert registry.find("rented") is None
+
+
+class Refusing(Local):
+    """Nodes that do not come."""
+
+    async def add_nodes(self, running, progress) -> AddedNodes:
+        raise sky.SkyError("gpu2: it does not let you in.")
+
+
+def test_why_nodes_do_not_come_is_said_where_the_registry_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path))
+    (tmp_path / "registry.sqlite").write_bytes(b"no database, and longer than its header" * 100)
+    running = RunningCluster(ClusterSpec("grows", nodes=2), "0123abcd", [])
+    joining = JoiningCost(running, ClusterCost(CostMeter(0.0, 0.0), False), lambda text: None)
+    with pytest.raises(sky.SkyError, match="gpu2: it does not let you in"):
+        asyncio.run(joining.add_nodes(Refusing()))
 
 
 def test_when_machines_end_is_kept_that_could_not_be_stopped(
