@@ -210,13 +210,14 @@ class Session:
 
     def start_again(self, cluster: Cluster, lost: Collection[str]) -> Cluster:
         """Start a lost cluster again as it was; where that fails, without the nodes it has lost."""
-        name, row, price = cluster.name, registry.with_id(cluster.id), cluster.price
+        name, row, before = cluster.name, registry.with_id(cluster.id), self.started[cluster.name]
         if again := self.find(name):  # which ends what is left of it
+            self.additions.install_missing(again, before)
             return again  # another notebook has started it
-        options = self.started[name]
+        options = self.started[name]  # with what others have added to it
         rest = places.with_rest(options, cluster, row)
         try:
-            cluster, is_new = self._find_or_start(name, [rest], price)
+            cluster, is_new = self._find_or_start(name, [rest], cluster.price)
         except SkyError as error:
             hosts = self.settings.expand_groups(options.hosts)
             left = places.without_nodes(rest, hosts, cluster, lost)
@@ -224,12 +225,12 @@ class Session:
                 raise
             said = str(error).rstrip(".")
             print(f"{name}: {said}. It goes on without {format_list(sorted(lost))}.")
-            cluster, is_new = self._find_or_start(name, [left], price)
+            cluster, is_new = self._find_or_start(name, [left], cluster.price)
         if is_new:  # else it has the limit of the notebook that has started it
             self.started[name] = asked = replace(self.started[name], max_cost=options.max_cost)
             row_updates.record_limit(cluster.id, rest.max_cost)
             row_updates.record_line(cluster.id, as_line(asked))
-            self.additions.install_missing(cluster, asked)
+        self.additions.install_missing(cluster, options)
         return cluster
 
     def connected(self, name: str | None = None) -> Cluster | None:
@@ -308,8 +309,7 @@ class Session:
             raise UsageError(no_cluster(asked, "end"))
         self.drop(name)
         self.started.pop(name, None)
-        if self._current == name:
-            self._current = None
+        self._current = None if self._current == name else self._current
         left = f", but {owed_ends.sentence(untold, unattended)}" if untold else ""
         return f"{name}: ended{left or '; nothing is left running'}"
 

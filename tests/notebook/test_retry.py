@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,10 +24,12 @@ from jupyter_sky.cluster.inventory import registry, row_updates
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.errors import NameTaken
 from jupyter_sky.notebook import cluster_factory, places
+from jupyter_sky.notebook.cluster_factory import ClusterPlace
 from jupyter_sky.notebook.output import background_run
 from jupyter_sky.notebook.panel.strip import MIME
 from jupyter_sky.providers.local import Local
 from tests.installed import skip_without
+from tests.lab import wheels
 from tests.lab.buckets import serving
 from tests.node.volumes.conftest import forwarding, keeping
 from tests.notebook.conftest import Notebook
@@ -401,28 +404,33 @@ def test_a_cluster_that_is_lost_comes_back(pair: Notebook, number: int) -> None:
     assert len(set(pair.namespace["pid"])) == 2
 
 
-def test_one_that_another_notebook_starts_again_keeps_the_limit_of_that(
-    pair: Notebook, monkeypatch: pytest.MonkeyPatch
+def test_one_that_another_notebook_starts_again_keeps_its_limit_and_gets_the_packages(
+    pair: Notebook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    wheels.write(tmp_path, "greeting", "1.0", greeting="WORD = 'hello'\n")
     [row] = registry.rows()
     start = places.start_at_one
 
-    def start_elsewhere(*given: Any) -> NoReturn:
+    def start_elsewhere(possible: Sequence[ClusterPlace], *rest: Any) -> NoReturn:
         monkeypatch.setattr(places, "start_at_one", start)
-        _, cluster = start(*given)
+        other = [replace(each, spec=replace(each.spec, image=sky.Image())) for each in possible]
+        _, cluster = start(other, *rest)
         row_updates.record_limit(cluster.id, 7.0)
         row_updates.record_line(cluster.id, "--nodes 2 --max-cost 7")
         cluster.close()
         raise NameTaken("another notebook starts it.")
 
     monkeypatch.setattr(places, "start_at_one", start_elsewhere)
-    pair.run(
-        "%%sky --retry 1\nimport time\nif is_first('agent'):\n"
-        f"    os.kill({row.machines[0]['pid']}, {signal.SIGKILL})\n    time.sleep(600)"
+    said = pair.run(
+        f"%%sky --retry 1 --pip greeting --wheels {tmp_path}\nimport time\nif is_first('agent'):\n"
+        f"    os.kill({row.machines[0]['pid']}, {signal.SIGKILL})\n    time.sleep(600)\n"
+        "import greeting\nprint(greeting.WORD)"
     )
+    assert said.endswith("hello\n")
     [new] = registry.rows()
     assert new.id != row.id
-    assert (new.spec["limit"], new.spec["line"]) == (7.0, "--nodes 2 --max-cost 7")
+    assert new.spec["limit"] == 7.0
+    assert "--max-cost 7" in new.spec["line"]
 
 
 @pytest.mark.parametrize("limit", [1, 0])
