@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -282,19 +282,17 @@ class Cluster:
         uploads = [each.uploads for each in self._controller.connections]
         return [key for key in blobs if not all(each.has(key) for each in uploads)]
 
-    def log(
-        self, rank: int, tail: int | None = None, offset: int = 0, follows: bool = False
-    ) -> rank_log.LogPart:
-        """Return a part of a rank's log.
+    def log(self, rank: int, tail: int | None = None, offset: int = 0) -> rank_log.LogPart:
+        """Return a part of a rank's log: so many last lines, or what begins at an offset."""
+        return wait(rank_log.read(self._controller, rank, rank_log.LogPlace(tail, offset)))
 
-        Parameters
-        ----------
-        rank, tail
-            The rank, and the number of its last lines; None for the part that begins at ``offset``.
-        offset, follows
-            The beginning; whether more is read as the log grows, for which a node that ends waits.
-        """
-        return wait(rank_log.read(self._controller, rank, tail, offset, follows))
+    def logs(self, places: Mapping[int, rank_log.LogPlace], follows: bool) -> rank_log.LogParts:
+        """Return a part of each rank's log; see `rank_log.read_each`."""
+        return wait(rank_log.read_each(self._controller, places, follows))
+
+    def leave_logs(self, ranks: Iterable[int]) -> None:
+        """Stop following logs; see `rank_log.leave`."""
+        wait(rank_log.leave(self._controller, ranks))
 
     def where(self) -> Findings:
         """Return where the ranks are, and which of them the others wait for."""
@@ -314,7 +312,8 @@ class Cluster:
         snapshot = monitor.snapshot(run)
         is_other = rank is not None and rank != monitor.shown_rank(run)
         if is_other and rank in self.all_ranks and self.alive:
-            part = wait(rank_log.read(self._controller, rank, _LINES, limit=_SNAPSHOT_LIMIT))
+            place = rank_log.LogPlace(_LINES, limit=_SNAPSHOT_LIMIT)
+            part = wait(rank_log.read(self._controller, rank, place))
             snapshot["output"] = {"rank": rank, "text": part.data.decode(errors="replace")}
         return snapshot
 

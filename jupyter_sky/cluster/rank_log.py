@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.network import incoming
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.pending import LINK_WITHIN, LOOK_LINK_WITHIN, malformed
+from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_bytes
+from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import LoggedPiece, LoggedRun
 
 LIMIT = 4 * 1024 * 1024
 """Bytes of a log at once."""
 
+_LEFT_WITHIN = 1.0  # seconds
 
 _CLOCKS_AGREE = 1.0  # seconds
 
@@ -107,28 +112,94 @@ class LogPart:
                 yield LogEntry(self.rank, written, data, stream)
 
 
+@dataclass(frozen=True)
+class LogPlace:
+    """A place in a log, from which a part of it is read.
+
+    Attributes
+    ----------
+    tail
+        The number of its last lines; ``None`` for the part that begins at ``offset``.
+    limit
+        The most bytes.
+    """
+
+    tail: int | None = None
+    offset: int = 0
+    limit: int = LIMIT
+
+
+LogParts = Mapping[int, LogPart | SkyError]
+"""Parts of logs by rank, or what was in the way of reading them."""
+
+
+async def read_each(
+    controller: Controller, places: Mapping[int, LogPlace], follows: bool
+) -> LogParts:
+    """Return a part of each of several ranks' logs, or what was in the way of reading it.
+
+    All nodes are asked at once, and each for one log after the other: together they could take
+    longer over a slow link than there is for an answer.
+
+    Parameters
+    ----------
+    places
+        Where to read, by rank.
+    follows
+        Whether more is read as the logs grow, for which nodes that end wait, until `leave`.
+    """
+    found: dict[int, LogPart | SkyError] = {}
+
+    async def read_those(ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            try:
+                found[rank] = await read(controller, rank, places[rank], follows)
+            except SkyError as error:
+                found[rank] = error
+
+    of = {rank: each for each in controller.connections for rank in each.ranks}
+    ranks: dict[Connection | None, list[int]] = {}
+    for rank in places:
+        ranks.setdefault(of.get(rank), []).append(rank)
+    await asyncio.gather(*map(read_those, ranks.values()))
+    return {rank: found[rank] for rank in places}
+
+
+async def leave(controller: Controller, ranks: Iterable[int]) -> None:
+    """Tell the nodes of ranks that no log is followed any more, if they answer soon."""
+    of = {rank: each for each in controller.connections for rank in each.ranks}
+    there = {of[rank]: rank for rank in ranks if rank in of}
+    asked = {"tail": 0, "offset": 0, "limit": LIMIT, "follows": False}
+    requests = (
+        each.request("log", within=_LEFT_WITHIN, link_within=0.0, rank=rank, **asked)
+        for each, rank in there.items()
+    )
+    await asyncio.gather(*requests, return_exceptions=True)
+
+
 async def read(
-    controller: Controller,
-    rank: int,
-    tail: int | None,
-    offset: int = 0,
-    follows: bool = False,
-    limit: int = LIMIT,
+    controller: Controller, rank: int, place: LogPlace, follows: bool = False
 ) -> LogPart:
-    """Return a part of a rank's log, which its node has; see `Cluster.log`.
+    """Return a part of a rank's log, which its node has.
 
     Raises
     ------
+    ClusterLost
+        If the rank or its node is gone.
     SkyError
         If its node does not answer, or with what is no such part.
     """
-    connection = controller.connection(rank)
+    if rank not in controller.ranks:
+        raise ClusterLost(f"rank {rank} is gone: the cluster was scaled")
+    connection, tail, offset = controller.connection(rank), place.tail, place.offset
     # The end can be asked for again; who reads on from an offset would lose the place.
     link_within = LINK_WITHIN if tail is None else LOOK_LINK_WITHIN
     before = time.time()
-    asked = {"tail": tail, "offset": offset, "limit": limit, "follows": follows}
+    asked: Message = {"tail": tail, "offset": offset, "limit": place.limit}
+    if follows:
+        asked["follows"] = True
     answer = await connection.request("log", link_within=link_within, rank=rank, **asked)
-    if not incoming.is_log_part(answer, tail, offset, limit):
+    if not incoming.is_log_part(answer, tail, offset, place.limit):
         raise malformed(connection.name, "log")
     ahead = _ahead(answer["clock"], before, time.time())
     pieces = [(at, written - ahead, stream) for at, written, stream in answer["pieces"]]

@@ -486,7 +486,7 @@ def test_a_log_is_the_part_that_was_asked_for(
             node.change = lambda message: {**message, **said} if "pieces" in message else message
 
         def read(**where: Any) -> rank_log.LogPart:
-            return wait(rank_log.read(cells.cluster._controller, 1, **where))
+            return wait(rank_log.read(cells.cluster._controller, 1, rank_log.LogPlace(**where)))
 
         lie({})
         assert read(tail=None, offset=5, limit=10).data == b"text\n"

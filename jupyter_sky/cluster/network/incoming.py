@@ -60,10 +60,11 @@ class _Piece(TypedDict):
 
 
 class _Refused(TypedDict):
-    """Why a request was not carried out, and whether that is another run."""
+    """Why a request was not carried out, and whether that is another run, or a lost rank."""
 
     error: str
     busy: NotRequired[bool]
+    gone: NotRequired[bool]
 
 
 class _Taken(TypedDict):

@@ -68,10 +68,11 @@ class Logs:
     def _on_log(self, request: LogRequest) -> LogAnswer | Message:
         process = self._ranks.get(request["rank"])
         if process is None:
-            return {"error": f"there is no rank {request['rank']} here"}
-        if request.get("follows"):
+            said = f"rank {request['rank']} is gone: the cluster was scaled"
+            return {"error": said, "gone": True}
+        if (follows := request.get("follows")) is True:
             self._note_follower(request)
-        else:
+        elif follows is False:
             self._followers.pop(request["client"], None)
         process.drain()
         log = process.log

@@ -14,7 +14,7 @@ from typing import Protocol
 from jupyter_sky.api.display.rank_output import StreamDecoder, TerminalDecoder
 from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.rank_log import LogEntry, LogPart
+from jupyter_sky.cluster.rank_log import LogEntry, LogPart, LogPlace
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
 from jupyter_sky.formatting import for_terminal
 from jupyter_sky.notebook.commands.context import CommandContext
@@ -101,7 +101,8 @@ def _show_logs(
             parts = reader.read()
     printer.finish()
     if follow:
-        reader.stop()
+        with contextlib.suppress(KeyboardInterrupt):
+            reader.stop()
     if reader.silent and not follow:
         raise next(iter(reader.silent.values()))
 
@@ -119,9 +120,8 @@ class _Reader:
         self.silent: dict[int, NoConnection] = {}
         self._cluster = cluster
         self._follow = follow
-        self._places: dict[int, int | None] = dict.fromkeys(ranks)
+        self._places = dict.fromkeys(ranks, LogPlace(tail))
         self._runs: dict[int, str] = {}
-        self._tail = tail
         self._ends: set[str] = set()
 
     @property
@@ -131,8 +131,10 @@ class _Reader:
 
     def read(self) -> list[LogPart]:
         """Return the next part of each log, except those of silent nodes."""
-        ranks = [rank for rank in self._places if self._follow or rank not in self.silent]
-        return [part for rank in ranks if (part := self._read(rank))]
+        there = [rank for rank in self._places if self._follow or rank not in self.silent]
+        places = {rank: self._places[rank] for rank in there}
+        read = self._cluster.logs(places, self._follow)
+        return [part for rank, each in read.items() if (part := self._take(rank, each))]
 
     def new_entries(self, part: LogPart) -> Iterator[LogEntry]:
         """Yield the entries of a part; each part, even an empty one, repeats which run it is of."""
@@ -144,34 +146,27 @@ class _Reader:
 
     def stop(self) -> None:
         """Tell nodes that no more is read, or for a moment they would wait for it when they end."""
-        node_of = self._cluster.state.node_of
-        there = (self._places.keys() - self.silent.keys()).intersection(self._cluster.all_ranks)
-        ranks = {node_of(rank).node: rank for rank in there}
-        with contextlib.suppress(SkyError):  # the user wants to leave, whatever nodes say
-            for rank in ranks.values():
-                self._cluster.log(rank, tail=0)
+        self._cluster.leave_logs(self._places.keys() - self.silent.keys())
 
-    def _read(self, rank: int) -> LogPart | None:
-        place = self._places[rank]
-        try:
-            if place is None:
-                part = self._cluster.log(rank, tail=self._tail, follows=self._follow)
-            else:
-                part = self._cluster.log(rank, offset=place, follows=self._follow)
-        except ClusterLost as lost:
-            if lost.nodes or not self._follow:
-                raise
-            self._end(rank, lost.reason.rstrip("."))
-            return None
-        except NoConnection as error:
-            if rank not in self.silent and self._follow:
-                _note(f"there is no connection to the node of rank {rank}: its log goes on later")
-            self.silent[rank] = error
-            return None
+    def _take(self, rank: int, read: LogPart | SkyError) -> LogPart | None:
+        """Return what was read of a log, if anything was, and go on behind it."""
+        match read:
+            case NoConnection():
+                if rank not in self.silent and self._follow:
+                    _note(
+                        f"there is no connection to the node of rank {rank}: its log goes on later"
+                    )
+                self.silent[rank] = read
+                return None
+            case ClusterLost(nodes=(), reason=reason) if self._follow:
+                self._end(rank, reason.rstrip("."))
+                return None
+            case SkyError():
+                raise read
         if self.silent.pop(rank, None):
             _note(f"the node of rank {rank} is connected again")
-        self._places[rank] = part.end
-        return part
+        self._places[rank] = LogPlace(offset=read.end)
+        return read
 
     def _end(self, rank: int, reason: str) -> None:
         """Read no more of a log whose node somebody has ended; each reason is said once."""

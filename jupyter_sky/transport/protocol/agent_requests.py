@@ -112,7 +112,7 @@ class LogRequest(TypedDict):
         Number of last lines to read; ``None`` to read from ``offset`` on.
     follows
         Whether the client goes on reading as the log grows: a node that ends waits a
-        moment for it. The next request of the client without it ends that.
+        moment for it. False ends that for all logs; without it, they stay as they are.
     """
 
     rank: int

@@ -8,12 +8,16 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import jupyter_sky
+from jupyter_sky.node.agent.logs import Logs
 from jupyter_sky.node.agent.server import Agent
 from jupyter_sky.node.files import reader
+from jupyter_sky.node.supervisor.output.log_file import LogFile
 from jupyter_sky.node.volumes import volumes
 from jupyter_sky.providers.buckets.credentials import order_of
 from jupyter_sky.providers.buckets.volume import Volume
@@ -128,3 +132,27 @@ def test_what_ranks_have_written_goes_back_where_nothing_can_fork_them_any_more(
         asyncio.run(serve(ours, forker.pid, theirs))
     assert not folder.exists()
     assert (bucket / "model").read_text() == "weights"
+
+
+def test_who_follows_logs_does_so_until_it_says_that_it_does_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = LogFile(tmp_path / "log")
+        log.append(b"the end")
+        ranks: Any = {0: SimpleNamespace(log=log, drain=lambda: None)}
+        logs = Logs(ranks, {"notebook"})
+
+        def ask(**fields: object) -> None:
+            logs.handlers["log"](
+                {"rank": 0, "tail": 0, "offset": 0, "limit": 9, "client": "notebook", **fields}
+            )
+
+        ask(follows=True)
+        ask()  # as for the sidebar, which is another matter
+        ending = asyncio.ensure_future(logs.end())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not ending.done()
+        ask(follows=False)
+        await asyncio.wait_for(ending, PATIENCE)
+
+    asyncio.run(scenario())

@@ -342,6 +342,23 @@ def test_who_follows_logs_has_them_whole_when_the_cluster_ends(
     assert hanging.end().err == note
 
 
+def test_a_log_ends_with_its_rank_and_the_others_go_on(
+    opened: Open, typed: Callable[..., Typed]
+) -> None:
+    notebook = opened()
+    notebook.succeed("%%sky --nodes 2 --plugin none\nprint('begun')")
+    every, gone = (typed("logs", ranks, "--follow") for ranks in ("all", "1"))
+    every.until("0 │ begun")
+    gone.until("begun")
+    notebook.succeed("%sky scale 1")
+    note = "[rank 1 is gone: the cluster was scaled]\n"
+    assert gone.end() == Said(0, "", note)
+    notebook.succeed("%%sky\nprint('more')")
+    every.until("0 │ more")
+    every.stop()
+    assert every.end() == Said(0, "", note)
+
+
 def test_an_error_of_the_run_that_is_followed_is_shown(
     opened: Open, typed: Callable[..., Typed], tmp_path: Path
 ) -> None:

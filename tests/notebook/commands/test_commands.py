@@ -17,10 +17,11 @@ from unittest import mock
 import pytest
 
 from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry, row_updates
-from jupyter_sky.cluster.rank_log import LogPart
+from jupyter_sky.cluster.rank_log import LogPart, LogPlace
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.commands.dispatch import HANDLERS
@@ -251,22 +252,20 @@ def test_following_a_log_ends_with_ctrl_c_and_the_run_goes_on(
 
 def test_a_log_whose_rest_cannot_be_read_is_not_asked_for_again(two: Notebook) -> None:
     parts = [LogPart(0, b"begun\n", 0, 9, [], []), LogPart(0, b"", 6, 9, [], [])]
-    with mock.patch.object(Cluster, "log", side_effect=parts):
+    with mock.patch.object(rank_log, "read", side_effect=parts):
         assert two.run("%sky logs 0") == "begun\n"
 
 
 def test_a_log_that_grows_faster_than_it_is_read_has_an_end(two: Notebook, tmp_path: Path) -> None:
-    def log(
-        cluster: Cluster, rank: int, tail: int | None = None, offset: int = 0, follows: bool = False
-    ) -> LogPart:
-        return LogPart(rank, b"more\n", offset, offset + 10, [], [])
+    async def read(_: object, rank: int, place: LogPlace, follows: bool = False) -> LogPart:
+        return LogPart(rank, b"more\n", place.offset, place.offset + 10, [], [])
 
-    with mock.patch.object(Cluster, "log", log):
+    with mock.patch.object(rank_log, "read", read):
         assert two.run("%sky logs 0") == "more\nmore\n"
         file = tmp_path / "log"
         assert f"to {file}: 10 bytes" in two.run(f"%sky logs 0 --save {file}")
         assert file.read_text() == "more\nmore\n"
-    lost = mock.patch.object(Cluster, "log", side_effect=SkyError("node 1 does not answer."))
+    lost = mock.patch.object(rank_log, "read", side_effect=SkyError("node 1 does not answer."))
     with lost, pytest.raises(SkyError, match="node 1 does not answer"):
         two.run(f"%sky logs 1 --save {file}")
     assert file.read_text() == "more\nmore\n"

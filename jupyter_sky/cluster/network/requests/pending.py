@@ -115,6 +115,8 @@ def end_of_agent(gone: AgentGone, heard: float) -> tuple[str, bool]:
 def refusal(answer: Message) -> SkyError:
     """Return the error of a request that was refused."""
     said = shortened(plain(answer["error"]), _LONGEST_REFUSAL)
+    if answer.get("gone"):
+        return ClusterLost(said)
     return (RanksBusy if answer.get("busy") else SkyError)(said)
 
 
