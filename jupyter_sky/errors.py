@@ -111,7 +111,7 @@ class ScriptFailed(SkyError):
         Its exit status as a shell reports it: 128 plus the signal's number if a signal ended it.
     """
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int = 1) -> None:  # unpickling gives the message alone
         super().__init__(message)
         self.status = status
 

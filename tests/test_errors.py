@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import pickle
 from pathlib import Path
+
+import pytest
 
 import jupyter_sky
 from jupyter_sky import errors
@@ -49,3 +52,16 @@ def described() -> dict[str, tuple[str, str | None]]:
 def test_the_tree_is_the_real_one() -> None:
     real = {name: (path, bases[0]) for name, (path, bases) in defined().items()}
     assert described() == real
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ScriptFailed("the script ended with status 3", 3),
+        errors.ClusterLost("cluster train is lost.", ["gpu2"], "Run the cell again."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_comes_as_it_was_from_another_process(error: errors.SkyError) -> None:
+    came = pickle.loads(pickle.dumps(error))
+    assert (type(came), str(came), vars(came)) == (type(error), str(error), vars(error))
