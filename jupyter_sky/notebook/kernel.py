@@ -13,6 +13,8 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.errors import as_in_command
+
 _END_WITHIN = 0.15
 _SLICE = 0.01
 
@@ -63,6 +65,11 @@ def typed_command() -> str:
     ):
         return "%sky"
     return "jupyter sky"
+
+
+def as_typed(sentence: str) -> str:
+    """Return a sentence with commands like ``%sky down`` as they are typed here."""
+    return sentence if typed_command() == "%sky" else as_in_command(sentence)
 
 
 def program_file(shell: InteractiveShell) -> Path | None:

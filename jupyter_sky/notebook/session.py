@@ -26,7 +26,7 @@ from jupyter_sky.notebook.client_plugins import SessionObserver
 from jupyter_sky.notebook.cluster_factory import ClusterFactory, ClusterPlace
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import gone, no_cluster
-from jupyter_sky.notebook.kernel import cluster_name, has_running_loop
+from jupyter_sky.notebook.kernel import as_typed, cluster_name, has_running_loop
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.options.local_paths import with_absolute_paths
@@ -385,7 +385,7 @@ class Session:
         for observer in self.observers:
             observer.connected(cluster, is_new)
         for warning in cluster.warnings:
-            print(f"{cluster.name}: {warning}", file=sys.stderr)
+            print(as_typed(f"{cluster.name}: {warning}"), file=sys.stderr)
 
     def _leave(self, cluster: Cluster) -> None:
         """Let go of a cluster that another kernel has changed."""

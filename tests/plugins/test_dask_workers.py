@@ -21,7 +21,7 @@ from tests.waiting import until
 skip_without("distributed")
 
 LIMIT = 4 * 2**30
-ENDED = r"Dask on .* has ended with its cluster: type `%sky status`, or `client = %sky dask` for"
+ENDED = r"Dask on .* has ended with its cluster: use `pool.dask\(\)` of another pool"
 
 
 def limited(info: Any) -> Iterator[None]:
@@ -94,7 +94,7 @@ def test_a_client_that_its_user_has_closed_is_replaced() -> None:
         rank = pool.cluster.state.ranks[0].pid
         with pool.dask() as client:
             assert client.submit(os.getppid).result() == rank
-        with pytest.raises(sky.SkyError, match="is closed: type `client = %sky dask`"):
+        with pytest.raises(sky.SkyError, match=r"is closed: use `pool.dask\(\)`"):
             client.submit(len, "abc")
         assert there() == rank
         pool.dask().close()

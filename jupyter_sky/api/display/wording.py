@@ -19,7 +19,7 @@ def worded(text: str) -> str:
     """
     for cell in (f"{RUN_AGAIN}{RESTARTS_TOO}", RUN_AGAIN):
         text = text.replace(cell, "Start another pool to have a new one")
-    return text if _has_magics() else as_in_terminal(text)
+    return text if has_magics() else as_in_terminal(text)
 
 
 def reword(error: BaseException | None) -> None:
@@ -52,7 +52,7 @@ def shell_here() -> Any:
     return ipython.get_ipython() if ipython else None
 
 
-def _has_magics() -> bool:
+def has_magics() -> bool:
     """Return whether ``%sky`` can be typed: the output of `jupyter sky run` is read elsewhere."""
     shell = shell_here()
     return shell is not None and not hasattr(shell, "words") and bool(shell.find_line_magic("sky"))

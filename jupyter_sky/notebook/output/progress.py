@@ -9,6 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.formatting import format_bytes
+from jupyter_sky.notebook.kernel import as_typed
 from jupyter_sky.providers.progress import Preparation
 
 
@@ -37,7 +38,7 @@ class NoticeLine:
         """Replace the text of the line."""
         if self._line is None:
             self._line = ProgressLine(self._shell, self._title)
-        self._line.update(text)
+        self._line.update(as_typed(text) if isinstance(text, str) else text)
 
 
 _LARGE = 32_000_000  # least bytes for which progress is shown

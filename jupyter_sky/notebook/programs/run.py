@@ -23,7 +23,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.handle import STOPPED_WITHIN
-from jupyter_sky.errors import ScriptFailed, SkyError, UsageError, exit_status
+from jupyter_sky.errors import ScriptFailed, SkyError, UsageError, as_in_command, exit_status
 from jupyter_sky.formatting import format_cost, format_count, format_elapsed
 from jupyter_sky.notebook import extension
 from jupyter_sky.notebook.options.definitions import PROGRAM_DEFAULTS, CellOptions
@@ -334,7 +334,7 @@ class _Program:
     def _say(self, text: str) -> None:
         try:
             sys.stdout.flush()
-            print(f"{self._path.name}: {text}", file=sys.stderr, flush=True)
+            print(f"{self._path.name}: {as_in_command(text)}", file=sys.stderr, flush=True)
         except OSError:
             if not self._is_closing:  # what nobody can read must keep no cluster up
                 raise

@@ -14,6 +14,7 @@ import distributed
 from distributed.client import AllExit
 from distributed.scheduler import KilledWorker
 
+from jupyter_sky.api.display.wording import has_magics, worded
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import SkyError
 from jupyter_sky.plugins.dask_cluster.modules import UserModules
@@ -67,14 +68,14 @@ class Client(distributed.Client):  # type: ignore[misc, unused-ignore]
     def _why_closed(self) -> SkyError:
         dask = f"Dask on {self._sky_cluster.name}"
         if self._sky_cluster.alive:
+            typed = "type `client = %sky dask`, or " if has_magics() else ""
             return SkyError(
-                f"this client of {dask} is closed: type `client = %sky dask`, or use "
-                "`pool.dask()`, for an open one."
+                f"this client of {dask} is closed: {typed}use `pool.dask()`, for an open one."
             )
-        return SkyError(
-            f"{dask} has ended with its cluster: type `%sky status`, or `client = %sky dask` "
-            "for the client of another one."
-        )
+        another = "use `pool.dask()` of another pool."
+        if has_magics():
+            another = "type `%sky status`, or `client = %sky dask` for the client of another one."
+        return SkyError(f"{dask} has ended with its cluster: {another}")
 
     def sync(self, func: Any, *args: Any, **options: Any) -> Any:
         """Wait for what Dask's own thread does; all of the client's methods wait here."""
@@ -164,7 +165,7 @@ def say_where_to_look(error: Exception) -> None:
         )
     else:
         return
-    if note not in getattr(error, "__notes__", ()):
+    if (note := worded(note)) not in getattr(error, "__notes__", ()):
         error.add_note(note)
 
 

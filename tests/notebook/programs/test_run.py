@@ -8,11 +8,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.notebook import kernel
+from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.programs.cells import read_cells
+from jupyter_sky.notebook.programs.run import _Program
 from tests.notebook.programs.conftest import Terminal, write_notebook
 from tests.paths import ROOT
 
@@ -720,3 +725,17 @@ def test_an_error_advises_commands_of_a_terminal(terminal: Terminal, tmp_path: P
     done = terminal.sky("run", "grow.ipynb")
     assert "should have, as in `jupyter sky scale 8`; it has 1 now." in done.stderr
     assert "%sky" not in done.stderr.partition("give the number")[2]
+
+
+def test_notices_name_commands_of_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell: Any = SimpleNamespace(words=("train.py",))
+    program: Any = SimpleNamespace(_path=Path("train.py"))
+    monkeypatch.setattr(kernel, "get_ipython", lambda: shell)
+    NoticeLine(shell, "train").update("`%sky down train` ends it")
+    _Program._say(program, "gpu2 could not be reached: `%sky gc` ends what is left")
+    assert capsys.readouterr().err.splitlines() == [
+        "train: `jupyter sky down train` ends it",
+        "train.py: gpu2 could not be reached: `jupyter sky gc` ends what is left",
+    ]
