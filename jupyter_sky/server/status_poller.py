@@ -22,7 +22,7 @@ _TIMEOUT = 60.0
 
 _STATES: dict[str, ClusterStatus] = {
     "idle": "ready",
-    "busy": "running",
+    "running": "running",
     "starting": "starting",
     "gone": "lost",
     "stopped": "stopped",

@@ -257,7 +257,7 @@ def test_what_the_command_says_of_clusters_of_this_computer_is_left_out(
     tmp_path: Path, alone: Cluster
 ) -> None:
     said = tmp_path / "said"
-    found = {"0000000a": "idle", alone.id: "busy"}
+    found = {"0000000a": "idle", alone.id: "running"}
     said.write_text(json.dumps([{"id": each, "state": state} for each, state in found.items()]))
     with serve(tmp_path, config=CONFIG.format(said=said, timeout=60)) as server:
         record("0000000a", "far")

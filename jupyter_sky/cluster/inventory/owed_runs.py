@@ -121,6 +121,14 @@ def find(cluster: str, run: str) -> OwedRun:
     return OwedRun("", {})
 
 
+def count_waiting(cluster: str) -> int:
+    """Return how many runs wait for their turn, of kernels that are there, or may be."""
+    with contextlib.suppress(ValueError):
+        waiting = [found["by"] for _, found in _records(cluster) if found["waits"]]
+        return sum(_may_be_there(by, shared=True) for by in waiting)
+    return 0
+
+
 def take_left(cluster: str, shared: bool, but: str | None) -> list[OwedRun]:
     """Return, once, what runs owe whose kernels have ended.
 

@@ -15,6 +15,7 @@ from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import plain
 from jupyter_sky.providers.base import AgentGone, Machine, Provider
 from jupyter_sky.providers.cloud import CloudProvider, Stoppable
 from jupyter_sky.providers.local import Local
@@ -45,7 +46,7 @@ class ProbePhase(StrEnum):
 
     STARTING = "starting"
     IDLE = "idle"
-    BUSY = "busy"
+    RUNNING = "running"
     ENDING = "ending"
     STOPPED = "stopped"
     GONE = "gone"
@@ -65,10 +66,15 @@ class ProbeResult:
         How it is.
     busy
         The ranks that run something.
+    title, seconds
+        What the user calls the run that began there last, and for how long it goes on, as far as
+        its nodes have told.
     """
 
     phase: ProbePhase
     busy: tuple[int, ...] = ()
+    title: str = ""
+    seconds: float = 0.0
 
     @classmethod
     def of_state(cls, state: ClusterState) -> ProbeResult:
@@ -76,7 +82,7 @@ class ProbeResult:
         if state.phase is not ClusterPhase.READY:
             return cls(_PHASES[state.phase])
         busy = tuple(rank.rank for rank in state.ranks if rank.run)
-        return cls(ProbePhase.BUSY if busy else ProbePhase.IDLE, busy)
+        return cls(ProbePhase.RUNNING if busy else ProbePhase.IDLE, busy)
 
 
 _PHASES = {
@@ -159,7 +165,17 @@ async def _probe(row: RegistryRow, providers: Mapping[str, Provider]) -> ProbeRe
         return ProbeResult(ProbePhase.ENDING if welcomes else ProbePhase.GONE)
     ranks = [rank for welcome in welcomes for rank in welcome["ranks"]]
     busy = tuple(sorted(rank["rank"] for rank in ranks if rank["run"]))
-    return ProbeResult(ProbePhase.BUSY if busy else ProbePhase.IDLE, busy)
+    if not busy:
+        return ProbeResult(ProbePhase.IDLE)
+    runs = {rank["run"] for rank in ranks}
+    begun = [each["latest"] for each in welcomes if each["latest"]]
+    last = min(
+        (each for each in begun if each["run"] in runs),
+        key=lambda each: each["seconds"],
+        default=None,
+    )
+    title, seconds = (plain(last["title"]), last["seconds"]) if last else ("", 0.0)
+    return ProbeResult(ProbePhase.RUNNING, busy, title, seconds)
 
 
 async def _probe_stopped(

@@ -7,12 +7,13 @@ import json
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import TypedDict
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.cost_meter import Unit
-from jupyter_sky.cluster.inventory import owed_ends, registry, stops
+from jupyter_sky.cluster.inventory import owed_ends, owed_runs, registry, stops
 from jupyter_sky.cluster.inventory.probe import ProbePhase, ProbeResult, probe
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.inventory.storage import ledger
@@ -36,8 +37,6 @@ from jupyter_sky.providers import providers
 
 _HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "cost", "run")
 _DAYS = 30
-_STATES = {ProbePhase.BUSY: "running"}
-"""Phases that a user knows by another word, as in the sidebar."""
 
 
 class StatusEntry(TypedDict):
@@ -51,6 +50,10 @@ class StatusEntry(TypedDict):
         A `jupyter_sky.cluster.inventory.probe.ProbePhase`.
     busy
         The ranks that run something.
+    run
+        The title of what runs there, as far as it is known.
+    waiting
+        How many runs wait for their turn.
     """
 
     id: str
@@ -61,6 +64,8 @@ class StatusEntry(TypedDict):
     created: float
     state: str
     busy: list[int]
+    run: str
+    waiting: int
 
 
 class CostEntry(TypedDict):
@@ -165,6 +170,8 @@ def _entries(clusters: Iterable[Cluster], name: str | None) -> list[StatusEntry]
             "created": row.created,
             "state": each.phase,
             "busy": list(each.busy),
+            "run": each.title,
+            "waiting": owed_runs.count_waiting(row.id),
         }
         for row, each in zip(rows, _statuses(rows, known), strict=True)
     ]
@@ -197,12 +204,12 @@ def _table(clusters: Iterable[Cluster], current: str, name: str | None) -> str:
             row.name,
             row.provider,
             _size(row),
-            _STATES.get(statuses[row.id].phase, statuses[row.id].phase),
+            statuses[row.id].phase,
             format_duration(now - row.created)
             if statuses[row.id].phase not in (ProbePhase.GONE, ProbePhase.STOPPED)
             else "",
             _cost(row, now),
-            _running(row, known.get(row.id), statuses[row.id]),
+            _running(row, statuses[row.id]),
         )
         for row in rows
     ]
@@ -222,10 +229,20 @@ def _table(clusters: Iterable[Cluster], current: str, name: str | None) -> str:
 def _statuses(rows: Sequence[RegistryRow], known: Mapping[str, Cluster]) -> list[ProbeResult]:
     """Return the status of each cluster, as known here or as reported by its agents."""
     # For a lost cluster, find out when its machines ended, and so stopped costing money.
-    unknown = [row for row in rows if row.id not in known or not known[row.id].alive]
-    found = {row.id: each for row, each in zip(unknown, probe(unknown, providers()), strict=True)}
-    found |= {identity: ProbeResult.of_state(each.state) for identity, each in known.items()}
-    return [found[row.id] for row in rows]
+    here = {identity: _status_here(each) for identity, each in known.items()}
+    asked = [row for row in rows if not here.get(row.id) or not known[row.id].alive]
+    found = {row.id: each for row, each in zip(asked, probe(asked, providers()), strict=True)}
+    return [here.get(row.id) or found[row.id] for row in rows]
+
+
+def _status_here(cluster: Cluster) -> ProbeResult | None:
+    """Return the status of a cluster of this process; ``None`` where its nodes know more."""
+    status, run = ProbeResult.of_state(cluster.state), cluster.snapshot()["run"]
+    if not status.busy:
+        return status
+    if run is None or run["state"] is not RunState.RUNNING:  # it is of another notebook
+        return None
+    return replace(status, title=run["title"] or "a cell", seconds=run["seconds"])
 
 
 def _size(row: RegistryRow) -> str:
@@ -272,7 +289,7 @@ def _of_another_version(name: str) -> str:
     return f"another version of jupyter_sky may have started it, where `%sky down {name}` ends it"
 
 
-def _running(row: RegistryRow, cluster: Cluster | None, now: ProbeResult) -> str:
+def _running(row: RegistryRow, now: ProbeResult) -> str:
     if now.phase is ProbePhase.STOPPED:
         return f"`%sky start {row.name}` starts it again"
     if row.is_stopped and now.phase is ProbePhase.UNREACHABLE:
@@ -295,11 +312,11 @@ def _running(row: RegistryRow, cluster: Cluster | None, now: ProbeResult) -> str
         return "`%sky gc` removes what is left"
     if not now.busy:
         return ""
-    run = cluster.snapshot()["run"] if cluster else None
-    where = format_ranks(now.busy)
-    if run is None or run["state"] is not RunState.RUNNING:
-        return where
-    return f"{run['title'] or 'a cell'}, {where}, for {format_duration(run['seconds'])}"
+    what = format_ranks(now.busy)
+    if now.title:
+        what = f"{now.title}, {what}, for {format_duration(now.seconds)}"
+    waiting = owed_runs.count_waiting(row.id)
+    return f"{what}; {format_count(waiting, 'run')} waiting" if waiting else what
 
 
 def _ranks(state: ClusterState) -> Iterator[str]:

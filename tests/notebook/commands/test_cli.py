@@ -229,7 +229,9 @@ def test_the_cluster_of_a_notebook_that_is_busy(
     said = subprocess.run(closed, shell=True, stderr=subprocess.PIPE, text=True)
     assert said.returncode == 2 and "needs a terminal, and this is none" in said.stderr
     [listed] = json.loads(sky("status", "--json").out)
-    assert (listed["name"], listed["state"], listed["busy"]) == (row.name, "busy", [0, 1])
+    assert (listed["name"], listed["state"], listed["busy"]) == (row.name, "running", [0, 1])
+    assert listed["run"] == "for n in range(40)"
+    assert re.search(r"for n in range\(40\), ranks 0-1, for [\d.]+ (s|min)", sky("status").out)
     assert row.name in sky("status", row.name).out
     said = sky("status", "nobody", "--json")
     known = f"there is no cluster nobody: there is {row.name}."

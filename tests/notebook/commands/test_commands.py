@@ -114,11 +114,32 @@ def test_status_shows_what_runs(two: Notebook, stranger: Cluster, tmp_path: Path
     try:
         mine = r"^\* .* running .*exists\(\): pass, ranks 0-1, for [\d.]+ (s|min)"
         text = until(lambda: _matching(mine, two.run("%sky status")))
+        two.run("%%sky --background\npass")
+        text = until(lambda: _matching(f"{mine}; 1 run waiting$", two.run("%sky status")))
+        listed = {each["name"]: each for each in json.loads(two.run("%sky status --json"))}
+        assert listed.pop(stranger.name)["waiting"] == 0
+        [own] = listed.values()
+        assert (own["state"], own["waiting"]) == ("running", 1)
         assert table(text)[stranger.name][4] == "running"
         assert table(text)[stranger.name][-2:] == ["rank", "1"]
     finally:
         end.touch()
         strange.follow()
+
+
+def test_status_shows_what_another_notebook_runs_on_a_cluster_of_this_one(
+    notebook: Notebook, stranger: Cluster, tmp_path: Path
+) -> None:
+    notebook.run(f"%%sky --cluster {stranger.name}\npass")
+    end = tmp_path / "end"
+    theirs = stranger.run(Task((1,), code=UNTIL.format(str(end)), title="their run"))
+    theirs.begin()
+    try:
+        shown = r"^\* .* running .* their run, rank 1, for [\d.]+ (s|ms|min)$"
+        until(lambda: _matching(shown, notebook.run("%sky status")))
+    finally:
+        end.touch()
+        theirs.follow()
 
 
 def test_status_of_what_is_not_there(notebook: Notebook, stranger: Cluster) -> None:
