@@ -30,6 +30,7 @@ from jupyter_sky.notebook.kernel import as_typed, cluster_name, has_running_loop
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.options.local_paths import with_absolute_paths
+from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.project.additions import Additions
 from jupyter_sky.notebook.project.image import imported_modules
@@ -37,7 +38,6 @@ from jupyter_sky.notebook.project.volumes import Unwritten, write_back, write_ba
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.cloud import Queueing
-from jupyter_sky.providers.spec import UNATTENDED
 
 
 class Session:
@@ -145,7 +145,9 @@ class Session:
         places.say_left_out(name, possible)
         self.panels.prepare()
         start = partial(places.start_at_one, possible, None, self.settings.timeouts())
-        begun = self._starting[name] = ClusterStart(name, start, lambda one: self._take_up(*one))
+        begun = self._starting[name] = ClusterStart(
+            name, start, lambda one: self._take_up(*one) if one else self.cluster(options)
+        )
         self._current = name
         return begun
 
@@ -294,7 +296,6 @@ class Session:
                 raise
             attached.write_back_left(row, self.factory.provider, unwritten, error)
             cluster = None
-        unattended = cluster.spec.unattended if cluster else UNATTENDED
         if cluster is not None:
             write_back_before_end(self._shell, cluster, unwritten)
             for observer in self.observers:
@@ -310,8 +311,7 @@ class Session:
         self.drop(name)
         self.started.pop(name, None)
         self._current = None if self._current == name else self._current
-        left = f", but {owed_ends.sentence(untold, unattended)}" if untold else ""
-        return f"{name}: ended{left or '; nothing is left running'}"
+        return owed_ends.sentence_of_end(name, untold, cluster.spec.unattended if cluster else None)
 
     def close(self, trouble: Callable[[str], SkyError | None] = lambda name: None) -> None:
         """Leave all clusters, which stay up for their idle or grace time; runs get a trouble."""
@@ -332,7 +332,7 @@ class Session:
             try:
                 return self._start(name, choices, former_price), True
             except NameTaken:
-                wait_for_starter(self._shell, name)
+                wait_for_starter(name, NoticeLine(self._shell, name).update)
         return there, False
 
     def _start(

@@ -114,6 +114,13 @@ def sentence(hosts: Sequence[str], unattended: float) -> str:
     )
 
 
+def sentence_of_end(name: str, untold: Sequence[str], unattended: float | None) -> str:
+    """Return a sentence that a cluster has ended, and what is left of it; see `sentence`."""
+    if not untold:
+        return f"{name}: ended; nothing is left running"
+    return f"{name}: ended, but {sentence(untold, unattended or UNATTENDED)}"
+
+
 # Machines that are to be told
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -16,20 +16,27 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, heard_interrupts
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.stopped import start_of
-from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.errors import NameTaken, SkyError, UsageError
 from jupyter_sky.notebook.cluster_factory import ClusterPlace
-from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.transport import event_loop
 
 Started = tuple[ClusterPlace, Cluster]
+"""Where a cluster has started, and the cluster."""
 
 _LOOK_EVERY = 0.2
 """Seconds after which is looked whether another notebook has started a cluster."""
 
 
-def wait_for_starter(shell: InteractiveShell, name: str) -> None:
+def wait_for_starter(name: str, say: Progress) -> None:
     """Wait until another notebook or program has started a cluster, or no longer tries to.
+
+    Parameters
+    ----------
+    name
+        The cluster.
+    say
+        Called with what is waited for, in words.
 
     Raises
     ------
@@ -38,7 +45,7 @@ def wait_for_starter(shell: InteractiveShell, name: str) -> None:
     Interrupted
         If the user stops it.
     """
-    row, line = registry.find(name), NoticeLine(shell, name)
+    row = registry.find(name)
     if row and not row.machines and not row.is_starting:
         raise SkyError(
             f"cluster {name} did not come up when it was started with --provider {row.provider}: "
@@ -47,8 +54,8 @@ def wait_for_starter(shell: InteractiveShell, name: str) -> None:
     try:
         while row and not row.machines and row.is_starting:
             step = f" ({row.progress})" if row.progress else ""
-            line.update(f"waiting for another notebook or program, which starts it{step}")
-            time.sleep(_LOOK_EVERY)
+            say(f"waiting for another notebook or program, which starts it{step}")
+            event_loop.wait(asyncio.sleep(_LOOK_EVERY))
             row = registry.find(name)
     except KeyboardInterrupt:
         raise Interrupted(
@@ -67,7 +74,8 @@ class ClusterStart:
     start
         Starts it; called in the thread.
     take_up
-        Adopts the started cluster for the notebook; called in the user's thread.
+        Adopts the started cluster for the notebook, or, if it is given none, the one that another
+        notebook has started; called in the user's thread.
 
     Attributes
     ----------
@@ -83,11 +91,11 @@ class ClusterStart:
         self,
         name: str,
         start: Callable[[Progress], Started],
-        take_up: Callable[[Started], Cluster],
+        take_up: Callable[[Started | None], Cluster],
     ) -> None:
         self.name = name
         self.text = "starting"
-        self.future: concurrent.futures.Future[Started] = concurrent.futures.Future()
+        self.future: concurrent.futures.Future[Started | None] = concurrent.futures.Future()
         self._start = start
         self._take_up = take_up
         self._cluster: Cluster | None = None
@@ -111,9 +119,10 @@ class ClusterStart:
 
     @property
     def is_over(self) -> bool:
-        """Whether the notebook has the cluster, or the start has failed."""
+        """Whether the notebook has the cluster, or can find it, or the start has failed."""
         return self._cluster is not None or (
-            self.future.done() and self.future.exception() is not None
+            self.future.done()
+            and (self.future.exception() is not None or self.future.result() is None)
         )
 
     def cluster(self, timeout: float | None = None) -> Cluster:
@@ -130,8 +139,9 @@ class ClusterStart:
             event_loop.wait_for(self.future, timeout)
             started = self.future.result(0)
         if self._cluster is None:
-            _, self._cluster = started  # also if what follows fails: it is there
-            self._take_up(started)
+            if started:
+                _, self._cluster = started  # also if what follows fails: it is there
+            self._cluster = self._take_up(started)
         return self._cluster
 
     def cluster_by_now(self) -> Cluster:
@@ -186,9 +196,19 @@ class ClusterStart:
     def _run(self) -> None:
         try:
             with start_of(self.name), event_loop.interrupted_by(self._stop):
-                self.future.set_result(self._start(self._say))
+                self.future.set_result(self._start_or_wait())
         except BaseException as error:
             self.future.set_exception(error)
+
+    def _start_or_wait(self) -> Started | None:
+        """Start the cluster, or wait until another notebook has it up."""
+        while True:
+            try:
+                return self._start(self._say)
+            except NameTaken:
+                wait_for_starter(self.name, self._say)
+                if (row := registry.find(self.name)) and row.machines:
+                    return None
 
     def _say(self, text: object) -> None:
         self.text = str(text)

@@ -16,7 +16,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import NameTaken, SkyError
 from jupyter_sky.notebook.cells import cluster_start
 from jupyter_sky.notebook.cells.cluster_start import ClusterStart, Started
 from jupyter_sky.providers.base import Progress
@@ -28,7 +28,7 @@ LIMIT = 60.0
 STARTED = cast(Started, object())
 
 
-def adopt(started: Started) -> Cluster:
+def adopt(started: Started | None) -> Cluster:
     raise AssertionError("nobody waits for the cluster")
 
 
@@ -100,15 +100,40 @@ def test_nobody_waits_for_a_start_that_was_killed_with_another_provider(
 
 
 def test_who_no_longer_waits_for_another_notebook_is_told_that_it_goes_on(
-    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+    notebook: Notebook,
 ) -> None:
     registry.record("0123abcd", "soon", "local", registry.describe(ClusterSpec("soon"), []))
 
-    def interrupt(seconds: float) -> None:
+    def interrupt(text: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cluster_start.time, "sleep", interrupt)
     with pytest.raises(Interrupted, match="no longer waits for soon, which another notebook or"):
-        notebook.run("%%sky --nodes 1 --cluster soon\nprint('here')")
+        cluster_start.wait_for_starter("soon", interrupt)
     assert registry.find("soon")
     registry.remove("0123abcd")
+
+
+def test_a_start_in_the_background_waits_for_another_notebook_that_starts_the_cluster(
+    notebook: Notebook,
+) -> None:
+    registry.record("0123abcd", "both", "local", registry.describe(ClusterSpec("both"), []))
+    waits, taken_up = threading.Event(), object()
+
+    def start(say: Progress) -> Started:
+        raise NameTaken("cluster both is being started by another notebook.")
+
+    def take_up(started: Started | None) -> Cluster:
+        assert started is None
+        return cast(Cluster, taken_up)
+
+    begun = ClusterStart("both", start, take_up)
+    begun.listen(waits.set)
+    try:
+        assert waits.wait(LIMIT)
+        assert "waiting for another notebook" in begun.text
+        assert not begun.future.done()
+        registry.record_machines("0123abcd", [{"nodes": []}])
+        assert begun.cluster(LIMIT) is taken_up
+        assert begun.is_over
+    finally:
+        registry.remove("0123abcd")
