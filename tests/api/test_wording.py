@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.api.display.wording import reword
-from jupyter_sky.errors import ScriptFailed, SkyError
+import jupyter_sky as sky
+from jupyter_sky.api.display.wording import reword, worded
+from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
 from tests.paths import ROOT
 from tests.waiting import PATIENCE
 
@@ -120,3 +121,31 @@ def test_errors_of_a_type_of_the_users_own_keep_their_arguments() -> None:
         reword(each)
     assert (mine.args, empty.args) == ((5, "no"), ())
     assert (str(ours), ours.status) == ("`jupyter sky down` ends it.", 3)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("type `--region us-east-1`.", 'type `region="us-east-1"`.'),
+        ("name more with `--hosts`.", "name more with `hosts`."),
+        ("name them, as in `--hosts gpu1,gpu2`.", 'name them, as in `hosts="gpu1,gpu2"`.'),
+        ("type `--gpu L4:8` and more `--nodes`.", 'type `accelerator="L4:8"` and more `nodes`.'),
+        ("type `--nodes 2`, or another --zone.", "type `nodes=2`, or another zone."),
+        ("--max-cost cannot be kept: --max-costs?", "max_cost cannot be kept: --max-costs?"),
+        ("`%sky start x --max-cost 5` does.", "`jupyter sky start x --max-cost 5` does."),
+        (
+            "pip said: use --pre-release or --time-limit",
+            "pip said: use --pre-release or --time-limit",
+        ),
+    ],
+)
+def test_pools_are_told_of_arguments_and_not_of_options(said: str, shown: str) -> None:
+    assert worded(said) == worded(shown) == shown
+
+
+def test_what_a_provider_refuses_is_said_of_the_arguments_of_a_pool() -> None:
+    with (
+        pytest.raises(UsageError, match=r"1 host is named: name more with `hosts`, or ask for few"),
+        sky.ComputePool(provider=sky.SSH("gpu1"), nodes=3),
+    ):
+        pass

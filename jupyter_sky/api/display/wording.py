@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -10,6 +11,27 @@ from typing import Any
 
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import RESTARTS_TOO, RUN_AGAIN, SkyError, as_in_terminal
+
+_SAME = (
+    *("nodes", "cpus", "memory", "procs-per-node", "idle-timeout", "replace", "patience"),
+    *("hosts", "region", "zone", "instance-type", "spot", "max-price", "max-cost", "selection"),
+    *("partition", "account", "qos", "time", "constraint", "gres", "exclusive", "login"),
+    *("modules", "conda", "container", "pip", "wheels"),
+)
+_ARGUMENTS = {each: each.replace("-", "_") for each in _SAME} | {
+    "gpu": "accelerator",
+    "cluster": "name",
+    "plugin": "plugins",
+    "volume": "volumes",
+}
+"""Arguments of pools, their providers and images, by the option of a cell that stands for each."""
+
+_OPTION = rf"--({'|'.join(sorted(_ARGUMENTS, key=len, reverse=True))})\b(?!-)"
+_TYPED = re.compile(rf"`{_OPTION}(?: ([^`]+))?`")
+_NAMED = re.compile(_OPTION)
+_CODE = re.compile("(`[^`]*`)")
+_QUOTE = "'"
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 def worded(text: str) -> str:
@@ -19,7 +41,24 @@ def worded(text: str) -> str:
     """
     for cell in (f"{RUN_AGAIN}{RESTARTS_TOO}", RUN_AGAIN):
         text = text.replace(cell, "Start another pool to have a new one")
+    text = _with_arguments(text)
     return text if has_magics() else as_in_terminal(text)
+
+
+def _with_arguments(text: str) -> str:
+    """Return a sentence with arguments in place of the options of cells, except in commands."""
+    parts = _CODE.split(_TYPED.sub(_argument, text))
+    parts[::2] = [_NAMED.sub(lambda found: _ARGUMENTS[found[1]], each) for each in parts[::2]]
+    return "".join(parts)
+
+
+def _argument(found: re.Match[str]) -> str:
+    name, value = _ARGUMENTS[found[1]], found[2]
+    if value is None:
+        return f"`{name}`"
+    if not _NUMBER.fullmatch(value):
+        value = f'"{value.strip(_QUOTE)}"'
+    return f"`{name}={value}`"
 
 
 def reword(error: BaseException | None) -> None:
