@@ -112,7 +112,16 @@ def test_a_node_that_was_lost_while_no_notebook_was_there_is_replaced_by_the_nex
         successor.cluster.down()
 
 
-def test_a_run_that_has_lost_a_node_while_no_notebook_was_there_says_so(new, tmp_path) -> None:
+def test_a_run_that_has_lost_a_node_while_no_notebook_was_there_says_so(
+    new, tmp_path, monkeypatch
+) -> None:
+    replace_lost, were_busy = recovery.replace_lost, list[bool]()
+
+    async def note(controller: Controller) -> None:
+        were_busy.append(bool(controller.state.busy_runs))
+        await replace_lost(controller)
+
+    monkeypatch.setattr(recovery, "replace_lost", note)
     cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
     prepare(cells)
     code = f"""open(f'{tmp_path}/{{kept}}', 'w').close()
@@ -123,11 +132,14 @@ while not os.path.exists('{tmp_path}/end'): time.sleep(0.01)"""
     successor = successor_without_node_1(cells)
     try:
         unseen = successor.cluster.pop_unseen_run()
-        (tmp_path / "end").touch()  # rank 0 goes on meanwhile
+        for _ in range(100):  # it could begin to replace the node, while rank 0 goes on
+            event_loop.wait(asyncio.sleep(0))
+        (tmp_path / "end").touch()
         unseen.follow(lambda event: None)
         with pytest.raises(RankLost, match="rank 1 is lost: the agent of node 1 ended"):
             unseen.values()
         assert_is_whole(successor, 2, keep=[0, None], framework=False)
+        assert were_busy == [False]
     finally:
         successor.cluster.down()
 
