@@ -371,29 +371,29 @@ class Scheduler(ClusterListener):
 
     def on_end(self, trouble: SkyError) -> bool:
         """End all runs; return whether one of them is this notebook's."""
-        runs = list(self._runs.values())
-        for run in runs:
+        for run in (runs := list(self._runs.values())):
             run.end(trouble)
         return any(run is not self.others.unseen for run in runs)
 
     def _on_finish(self, run: Run) -> None:
         """Handle the end of a run."""
-        controller = self.controller
         self.monitor.end(run)
         self._runs.pop(run.id, None)
         if run.is_recorded and (run.failed or run.stopped or not run.task.values):
-            controller.spawn(recorded.settle(controller.id, run))
-        controller.wake()
-        if controller.alive and not controller.visits and not controller.state.group:
-            # So that the next cell need not wait for the group.
-            controller.spawn(self._make_whole_in_turn())
+            self.controller.spawn(recorded.settle(self.controller.id, run))
+        self.controller.wake()
+        if self.controller.alive and not self.controller.visits and not self.controller.state.group:
+            self.controller.spawn(self._make_whole_in_turn())  # before the next cell needs it
 
     async def _make_whole_in_turn(self) -> None:
         with contextlib.suppress(SkyError):
-            await self.controller.until(lambda: not self.controller.state.busy_runs)
-            async with self._turn:
-                if self.controller.alive:
-                    await recovery.make_whole(self.controller)
+            while True:  # others may begin a run while this waits for its turn
+                await self.controller.until(lambda: not self.controller.state.busy_runs)
+                async with self._turn:
+                    if not self.controller.state.busy_runs:
+                        if self.controller.alive:
+                            await recovery.make_whole(self.controller)
+                        return
 
     async def finish_requests(self) -> None:
         """Wait a moment for requests on their way: a Stop must not be lost when the kernel ends."""

@@ -25,7 +25,7 @@ from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.inventory import registry, turns
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
-from jupyter_sky.cluster.state import ClusterPhase, RankPhase
+from jupyter_sky.cluster.state import ClusterPhase, RankPhase, running
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
@@ -142,6 +142,34 @@ while not os.path.exists('{tmp_path}/end'): time.sleep(0.01)"""
         assert were_busy == [False]
     finally:
         successor.cluster.down()
+
+
+def test_a_cluster_is_made_whole_between_runs_also_of_other_notebooks(new, monkeypatch) -> None:
+    cells, were_busy = new(nodes=1, framework=False), list[bool]()
+    scheduler, controller = cells.cluster._scheduler, cells.cluster._controller
+
+    async def note(controller: Controller) -> None:
+        were_busy.append(bool(controller.state.busy_runs))
+
+    async def go_on() -> None:
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        idle = controller.state
+        async with scheduler._turn:
+            making = asyncio.ensure_future(scheduler._make_whole_in_turn())
+            await go_on()
+            controller.state = running(idle, [0], "theirs")  # it begins while it waits for its turn
+        await go_on()
+        controller.state = idle
+        controller.wake()
+        await making
+
+    monkeypatch.setattr(recovery, "make_whole", note)
+    event_loop.wait(scenario())
+    monkeypatch.undo()
+    assert were_busy == [False]
 
 
 def test_who_only_visits_leaves_it_to_the_notebook_to_replace_a_node(new, monkeypatch) -> None:
