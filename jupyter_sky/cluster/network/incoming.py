@@ -220,12 +220,15 @@ def event_as_told(event: Message) -> Message:
 
 
 def welcome(message: Message) -> Welcome:
-    """Return a checked welcome; of another version's, only what the user is told is checked."""
+    """Return a checked welcome, whose text commands no terminal.
+
+    Of another version's, only what the user is told is checked.
+    """
     ours = message.get("version") == jupyter_sky.__version__
     # The first release did not send its version.
     if not (_is_welcome(message) if ours else _is_any_welcome({"version": "", **message})):
         raise ProtocolError("this is no welcome")
-    return cast(Welcome, message)
+    return cast(Welcome, _for_terminal(message, _DEEPEST))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_sky import __version__
 from jupyter_sky.cluster.network import connection as connections
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.blobs.download import FETCH_WITHIN
@@ -277,6 +278,18 @@ def test_what_nodes_tell_the_user_commands_no_terminal() -> None:
     taken.receive({"event": "ending", "reason": f"because{EVIL}", "whole": True, "n": 2})
     prompted = Prompted(0, "r", "debugger", 1, prompt="name:", text="\x1b[1m->", place="cell")
     assert taken.events == [prompted, Ending("because", True)]
+
+
+def test_what_a_node_tells_of_earlier_runs_commands_no_terminal() -> None:
+    began = {"event": "run_began", "run": "r", "ranks": [[0, 1]], "title": f"train{EVIL}()"}
+    latest = {**began, "n": 1, "unseen": True, "show": [], "asked": {0: ["x"]}, "seconds": 1.0}
+    rank = {"rank": 0, "pid": 7, "generation": 1, "group_size": 1, "forming": None}
+    rank |= {"run": "r", "names": {"x": "a"}, "given_up": f"it was killed{EVIL}"}
+    about = {"version": __version__, "cluster": "c", "id": "0a", "last": 1, "ending": False}
+    seen = {"missing": [], "shared": False, "versions": {}, "leaving": None}
+    said = incoming.welcome({"welcome": True, **about, **seen, "latest": latest, "ranks": [rank]})
+    assert said["latest"] and said["latest"]["title"] == "train()"
+    assert said["ranks"][0].get("given_up") == "it was killed"
 
 
 def test_what_many_are_asked_for_is_sent_again_as_a_whole() -> None:
