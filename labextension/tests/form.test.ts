@@ -18,13 +18,14 @@ let inserted: unknown[];
 let answers: ((found: Offers) => void)[];
 let closed: number;
 let host: HTMLElement;
+let form: NewCluster;
 
 beforeEach(() => {
   document.body.replaceChildren();
   [asked, inserted, answers, closed] = [[], [], [], 0];
   // Forms of former tests may still ask, after a pause in what was typed: not for this test.
   const own = { asked, inserted, answers };
-  const form = new NewCluster(
+  form = new NewCluster(
     tools,
     {
       offers: (wanted) => {
@@ -37,7 +38,7 @@ beforeEach(() => {
   );
   host = place();
   host.append(form.element);
-  form.startsIn('train.ipynb');
+  form.startsIn('train.ipynb', '');
   form.open({ provider: '', nodes: 2, gpu: '' });
 });
 
@@ -49,11 +50,11 @@ const field = <E extends HTMLElement>(name: string) =>
 const button = (text: string) =>
   [...host.querySelectorAll('button')].find((each) => each.textContent === text)!;
 
-/** Types a number of nodes. */
-function type(text: string): void {
-  const nodes = field<HTMLInputElement>('Nodes');
-  nodes.value = text;
-  nodes.dispatchEvent(new Event('input', { bubbles: true }));
+/** Types into a field, by default the number of nodes. */
+function type(text: string, name = 'Nodes'): void {
+  const input = field<HTMLInputElement>(name);
+  input.value = text;
+  input.dispatchEvent(new Event('input', { bubbles: true }));
 }
 
 /** Presses Enter in a field. */
@@ -110,6 +111,24 @@ test('offers are shown with their price, and the chosen one goes into the notebo
     [SPOT.line, 'cell'],
     [SPOT.line, 'above']
   ]);
+});
+
+test('a notebook that has a cluster gets a second one, under a name that is free or typed', async () => {
+  form.startsIn('train.ipynb', 'train-2');
+  await answer([LOCAL]);
+  const shown = () => textOf(host, '.jsky-form-line');
+  assert.equal(field<HTMLInputElement>('Name').placeholder, 'train-2');
+  assert.equal(shown(), '%sky up --nodes 2 --cluster train-2');
+  type(' sweep ', 'Name');
+  assert.equal(shown(), '%sky up --nodes 2 --cluster sweep');
+  type('my sweep', 'Name');
+  assert.match(textOf(host, '.jsky-form-notes'), /^A name has at most 63 letters/);
+  assert.ok(button('Start').disabled);
+  type('eval', 'Name');
+  assert.equal(asked.length, 1, 'names are no reason to look for nodes');
+  submit();
+  await answer([LOCAL]);
+  assert.deepEqual(inserted, [['--nodes 2 --cluster eval', 'start']]);
 });
 
 test('what is chosen is asked for, and of two answers the later question counts', async () => {

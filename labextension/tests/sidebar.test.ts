@@ -4,7 +4,7 @@ import { afterEach, test } from 'node:test';
 import type { Ask } from '../src/action.ts';
 import type { Entry, IdleTimeout, LogChunk } from '../src/api.ts';
 import type { Page } from '../src/sidebar/card.ts';
-import { costOf, endOf, labelsOf, madeOf, timeSpan, totalOf, upOf } from '../src/sidebar/facts.ts';
+import { costOf, endOf, freeName, labelsOf, madeOf, timeSpan, totalOf, upOf } from '../src/sidebar/facts.ts';
 import { ClusterList } from '../src/sidebar/list.ts';
 import { setSentence } from '../src/sentence.ts';
 import { english } from '../src/words.ts';
@@ -147,6 +147,12 @@ test('clusters with one name can be told apart in a choice among them', () => {
     'other · running',
     'other · ended'
   ]);
+});
+
+test('a cluster beside another one gets a name that none has', () => {
+  const named = (...names: string[]) => names.map((name) => sampleEntry({ name }));
+  assert.equal(freeName('train', named('train', 'other-2')), 'train-2');
+  assert.equal(freeName('train', named('train-2', 'train', 'train-3')), 'train-4');
 });
 
 test('clusters come and go, and what did not change is not touched', () => {

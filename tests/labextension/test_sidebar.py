@@ -227,6 +227,16 @@ def test_a_new_cluster_starts_from_the_form(open_notebook: Open, shots: Path) ->
     user.card("begin", "idle").get_by_text("3 nodes").wait_for()
     assert user.cells() == ["%load_ext jupyter_sky", "%sky up --nodes 3"]
 
+    # The next one is a cluster of its own, as its button says.
+    user.sidebar.get_by_role("button", name="New Cluster").click()
+    form.get_by_text(re.compile(r"%sky up --nodes 2 --cluster begin-.*-2$")).wait_for()
+    form.get_by_role("button", name="Start").click()
+    second = user.card("begin", "idle").filter(has_text="2 nodes")
+    second.hover()
+    second.get_by_role("button", name="End this cluster").click()
+    user.confirm("End")
+    second.wait_for(state="detached")
+
     # In Lab's own places: the status bar, and the panel of what is running.
     user.page.get_by_role("button", name="1 cluster").wait_for()
     user.page.evaluate("() => void jupyterapp.commands.execute('running:show-panel')")

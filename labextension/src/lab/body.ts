@@ -5,7 +5,7 @@ import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { element, setShown, setText } from '../dom.ts';
 import { keepKeys } from '../keys.ts';
-import { totalOf } from '../sidebar/facts.ts';
+import { freeName, totalOf } from '../sidebar/facts.ts';
 import { NewCluster } from '../sidebar/form.ts';
 import { ClusterList } from '../sidebar/list.ts';
 import type { Tools } from '../sidebar/tools.ts';
@@ -106,7 +106,15 @@ export class SidebarBody extends Widget {
   }
 
   #sayWhereItStarts(): void {
-    this.#form.startsIn(this.#notebooks.current?.title.label ?? null);
+    this.#form.startsIn(this.#notebooks.current?.title.label ?? null, this.#freeName());
+  }
+
+  /** A name beside the cluster that the notebook has; empty if it has none, as its own is free then. */
+  #freeName(): string {
+    const entries = this.#clusters.entries ?? [];
+    const { kernel } = this.#notebooks;
+    const own = entries.find(({ kernels }) => kernels.some(({ id }) => id === kernel));
+    return own ? freeName(own.name, entries) : '';
   }
 
   #onVisible(): void {
@@ -129,6 +137,7 @@ export class SidebarBody extends Widget {
       return;
     }
     this.#list.show(entries, trouble, Date.now() / 1000);
+    this.#sayWhereItStarts();
     setText(this.total.node, entries.length > 0 ? totalOf(this.#trans, entries) : '');
     if (this.#wanted && this.#clusters.find(this.#wanted)) {
       this.#list.reveal(this.#wanted);

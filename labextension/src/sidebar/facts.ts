@@ -35,6 +35,16 @@ export function labelsOf(trans: Translation, entries: readonly Entry[]): string[
   );
 }
 
+/** A name for a cluster beside one that is there: "train-2", or the next number that is free. */
+export function freeName(name: string, entries: readonly Entry[]): string {
+  const taken = new Set(entries.map((entry) => entry.name));
+  let number = 2;
+  while (taken.has(`${name}-${number}`)) {
+    number += 1;
+  }
+  return `${name}-${number}`;
+}
+
 /** What it costs: "$131.08 an hour · $42.17 so far", "1.25 GPU hours so far"; empty where nothing is
     known. */
 export function costOf(trans: Translation, { price, cost, unit, state }: Entry): string {

@@ -30,6 +30,9 @@ export interface Desk {
 /** Milliseconds without a key press after which offers are requested. */
 const PAUSE = 300;
 
+/** What a cluster can be called. */
+const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$/;
+
 export class NewCluster {
   readonly element: HTMLElement;
   readonly #tools: Tools;
@@ -41,6 +44,11 @@ export class NewCluster {
     min: '1',
     max: '1000'
   }) as HTMLInputElement;
+  readonly #name = element('input', 'jp-mod-styled', {
+    type: 'text',
+    autocomplete: 'off',
+    spellcheck: 'false'
+  }) as HTMLInputElement;
   readonly #offers: OfferList;
   readonly #notes = element('div', 'jsky-form-notes jsky-quiet', { role: 'status' });
   readonly #missing = element('summary', '');
@@ -49,6 +57,8 @@ export class NewCluster {
   readonly #where = element('div', 'jsky-quiet');
   readonly #buttons: readonly HTMLButtonElement[];
   readonly #onClose: () => void;
+  /** The name of the cluster if none is typed; empty if it is the notebook's own. */
+  #suggested = '';
   /** What had the focus when the form was opened, and gets it back. */
   #before: HTMLElement | null = null;
   #later: ReturnType<typeof setTimeout> | undefined;
@@ -70,6 +80,7 @@ export class NewCluster {
     this.#gpu = new Choice(tools, trans.__('GPU'), changed);
     this.#gpu.add('', trans.__('any or none'));
     this.#nodes.addEventListener('input', () => this.#onChange(PAUSE));
+    this.#name.addEventListener('input', () => this.#onNamed());
     this.#offers = new OfferList(trans, () => this.#showLine());
     const start = wordButton(trans.__('Start'), true, () => {});
     start.type = 'submit';
@@ -93,7 +104,8 @@ export class NewCluster {
         {},
         field(trans.__('Nodes'), this.#nodes),
         field(trans.__('GPU'), this.#gpu.element),
-        field(trans.__('Provider'), this.#provider.element)
+        field(trans.__('Provider'), this.#provider.element),
+        field(trans.__('Name'), this.#name)
       ),
       element(
         'div',
@@ -130,6 +142,7 @@ export class NewCluster {
     if (!this.element.contains(activeElement)) {
       this.#before = activeElement as HTMLElement | null;
     }
+    this.#name.value = '';
     this.#nodes.value = String(wanted.nodes);
     this.#provider.choose(wanted.provider);
     this.#gpu.choose(wanted.gpu);
@@ -143,29 +156,63 @@ export class NewCluster {
     this.#before?.focus();
   }
 
-  /** Says in which notebook it starts; null is a new one. */
-  startsIn(notebook: string | null): void {
+  /** Says in which notebook it starts, where null is a new one, and under which name unless one is
+      typed: an empty one is the notebook's own. */
+  startsIn(notebook: string | null, suggested: string): void {
     const { trans } = this.#tools;
+    this.#suggested = plain(suggested);
+    this.#name.placeholder = this.#suggested || trans.__("the notebook's own");
+    this.#sayLine();
     setText(
       this.#where,
       notebook ? trans.__('It starts in %1.', plain(notebook)) : trans.__('It starts in a new notebook.')
     );
   }
 
+  /** What is wrong with the input; null if nothing is. */
+  get #fault(): string | null {
+    const { trans } = this.#tools;
+    const nodes = Number(this.#nodes.value);
+    if (!Number.isInteger(nodes) || nodes < 1) {
+      return trans.__('Nodes must be a whole number of 1 or more.');
+    }
+    const name = this.#name.value.trim();
+    return name === '' || NAME.test(name)
+      ? null
+      : trans.__(
+          'A name has at most 63 letters without accents, digits, ".", "_" and "-", and begins with a letter or a digit.'
+        );
+  }
+
   /** The input; null if it is invalid. */
   get #wanted(): Wanted | null {
-    const nodes = Number(this.#nodes.value);
-    return Number.isInteger(nodes) && nodes >= 1
-      ? { provider: this.#provider.value, nodes, gpu: this.#gpu.value }
+    return this.#fault === null
+      ? { provider: this.#provider.value, nodes: Number(this.#nodes.value), gpu: this.#gpu.value }
       : null;
+  }
+
+  /** What starts the chosen nodes under the typed name; null if there is nothing to choose. */
+  get #words(): string | null {
+    const offer = this.#offers.chosen;
+    const name = this.#name.value.trim() || this.#suggested;
+    return offer && plain(offer.line) + (name && ` --cluster ${name}`);
+  }
+
+  /** What is offered is the same under any name. */
+  #onNamed(): void {
+    if (this.#fault === null && this.#asking) {
+      this.#showLine();
+    } else {
+      this.#onChange(PAUSE);
+    }
   }
 
   #onChange(pause = 0): void {
     clearTimeout(this.#later);
     this.#asking = null;
-    if (!this.#wanted) {
-      const note = this.#tools.trans.__('Nodes must be a whole number of 1 or more.');
-      this.#show({ offers: [], notes: [note], providers: [] });
+    const fault = this.#fault;
+    if (fault !== null) {
+      this.#show({ offers: [], notes: [fault], providers: [] });
     } else if (pause) {
       // The shown offers are for the previous input; a button waits for the right ones.
       this.#setBusy();
@@ -226,9 +273,13 @@ export class NewCluster {
   }
 
   #showLine(): void {
-    const offer = this.#offers.chosen;
-    setOptional(this.#line, offer && `%sky up ${plain(offer.line)}`);
-    this.#enable(offer !== null);
+    this.#sayLine();
+    this.#enable(this.#words !== null);
+  }
+
+  #sayLine(): void {
+    const words = this.#words;
+    setOptional(this.#line, words && `%sky up ${words}`);
   }
 
   #enable(enabled: boolean): void {
@@ -251,10 +302,10 @@ export class NewCluster {
         this.#awaited = null;
       }
     }
-    const offer = this.#offers.chosen;
+    const words = this.#words;
     // If the user continues to type, earlier input no longer counts.
-    if (offer && asking === this.#asking) {
-      this.#desk.insert(plain(offer.line), this.#place);
+    if (words !== null && asking === this.#asking) {
+      this.#desk.insert(words, this.#place);
     }
   }
 }
