@@ -52,8 +52,14 @@ export class OutputPane {
   }
 
   /** Shows the output of `rank`; while `output` is another rank's, its last `line` is shown. A
-      `note` takes the place of both. */
-  show(rank: number, output: Output, line: string, note: string | null = null): void {
+      `note` takes the place of both. Of a run that `isOver` no more is expected. */
+  show(
+    rank: number,
+    output: Output,
+    line: string,
+    isOver: boolean,
+    note: string | null = null
+  ): void {
     const pending = output.rank !== rank && note === null;
     const text = note !== null ? '' : pending ? plain(line) : output.text;
     if (rank !== this.#rank) {
@@ -69,18 +75,21 @@ export class OutputPane {
       setAttribute(this.#text, 'aria-label', title);
       this.#follow();
     }
-    setOptional(this.#note, note ?? this.#noteFor(pending, text));
+    setOptional(this.#note, note ?? this.#noteFor(pending, text, isOver));
     if (text !== this.#shown) {
       this.#shown = text;
       this.#write(text ? linesOf(text.replace(/\n$/, '')).slice(-this.#most) : []);
     }
   }
 
-  #noteFor(pending: boolean, text: string): string | null {
+  #noteFor(pending: boolean, text: string, isOver: boolean): string | null {
     if (pending) {
       return this.#trans.__('only its last line, while the kernel is busy');
     }
-    return text ? null : this.#trans.__('nothing printed yet');
+    if (text) {
+      return null;
+    }
+    return isOver ? this.#trans.__('nothing was printed') : this.#trans.__('nothing printed yet');
   }
 
   /** Shows `lines`: usually some are added, and as many are removed at the top. */

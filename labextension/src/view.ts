@@ -253,7 +253,8 @@ class View {
       const rank = ranks.find((each) => each.rank === this.#selected);
       const shownByCell = this.#isCell && run?.shown.includes(this.#selected);
       const note = shownByCell ? this.#noteOfShown(snapshot) : null;
-      this.#output.show(this.#selected, outputOf(snapshot, this.#selected), rank?.line ?? '', note);
+      const output = outputOf(snapshot, this.#selected);
+      this.#output.show(this.#selected, output, rank?.line ?? '', isOver(snapshot), note);
     }
   }
 

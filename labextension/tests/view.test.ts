@@ -169,6 +169,9 @@ test('where a rank has printed nothing, there is no empty line', (t) => {
   t.after(() => release(host));
   show(withOutput(sample(), ''));
   assert.match(textOf(host, '.jsky-output-head'), /nothing printed yet/);
+  const { run } = sample();
+  show({ ...withOutput(sample(), ''), run: { ...run!, state: 'ok' } });
+  assert.match(textOf(host, '.jsky-output-head'), /nothing was printed/);
   assert.deepEqual(texts(host, '.jsky-text-line'), []);
   show(withOutput(sample(), '\n\n'));
   assert.deepEqual(texts(host, '.jsky-text-line'), ['', ''], 'but those that it has printed');

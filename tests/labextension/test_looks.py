@@ -120,7 +120,7 @@ def test_many_clusters_fit_and_what_is_in_a_card_begins_at_one_line(
     assert card.locator(".jsky-users").bounding_box()["height"] < 24, "a line"
     card.get_by_role("option").wait_for()
     card.locator(".jsky-chart-name").wait_for()
-    card.get_by_text("nothing printed yet").wait_for()
+    card.get_by_text("nothing was printed").wait_for()
     view = card.locator(".jsky-card-view")
     parts = ".jsky-title, .jsky-chart-name, .jsky-rank > .jsky-number, .jsky-output-head > *"
     edges = view.locator(parts).locator("visible=true").evaluate_all(LEFT)
