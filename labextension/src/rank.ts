@@ -1,10 +1,18 @@
 /* One rank: number, state, time, device, utilisation, memory, and what it printed last. */
 
 import { Bar } from './bar.ts';
-import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
-import type { Rank } from './snapshot.ts';
+import { element, setAttribute, setOptional, setShown, setText, type Fact } from './dom.ts';
+import type { Progress, Rank } from './snapshot.ts';
 import { plain } from './text.ts';
 import { duration, percent, share, type Translation } from './words.ts';
+
+/** What a row is told of the run: whether it is lost, waits for its turn, or is one of the past, of which
+    the present use of devices says nothing. */
+export interface Circumstances {
+  isLost: boolean;
+  waits: boolean;
+  isPast: boolean;
+}
 
 export class RankRow {
   readonly element: HTMLElement;
@@ -24,6 +32,7 @@ export class RankRow {
   #gpu: string | null = null;
   #isLost = false;
   #waits = false;
+  #isPast = false;
 
   constructor(trans: Translation, rank: number, isCell: boolean) {
     this.#trans = trans;
@@ -50,10 +59,10 @@ export class RankRow {
     rank: Rank,
     gpu: string | null,
     selected: boolean,
-    { isLost, waits }: { isLost: boolean; waits: boolean }
+    { isLost, waits, isPast }: Circumstances
   ): void {
     setAttribute(this.element, 'aria-selected', String(selected));
-    const isSame = rank === this.#shown && gpu === this.#gpu;
+    const isSame = rank === this.#shown && gpu === this.#gpu && isPast === this.#isPast;
     if (isSame && isLost === this.#isLost && waits === this.#waits) {
       return;
     }
@@ -61,6 +70,7 @@ export class RankRow {
     this.#gpu = gpu;
     this.#isLost = isLost;
     this.#waits = waits;
+    this.#isPast = isPast;
     const key = this.#keyOf(rank);
     setAttribute(this.element, 'data-outcome', key);
     setAttribute(this.#dot, 'data-phase', key);
@@ -83,13 +93,9 @@ export class RankRow {
     const isOther = this.#isCell && waits; // what the rank prints is of another run
     const progress = trouble === null && !isOther ? rank.progress : null;
     setShown(this.#progress.element, progress !== null);
+    const amounts = progress ? this.#amountsOf(progress, rank) : [];
     if (progress) {
-      const left =
-        progress.left !== null &&
-        !rank.outcome &&
-        !isLost &&
-        this.#trans.__('%1 left', duration(progress.left, false));
-      this.#progress.show(progress.part, [progress.count, left]);
+      this.#progress.show(progress.part, amounts);
       // Also beside the present state of a rank, the bar is that of its run.
       const end = rank.outcome ?? (isLost ? 'unknown' : null);
       setAttribute(this.#progress.element, 'data-outcome', end);
@@ -97,24 +103,33 @@ export class RankRow {
     setAttribute(this.#line, 'data-trouble', trouble === null ? null : '');
     const line = trouble ?? (isOther ? '' : rank.line);
     setOptional(this.#line, progress ? null : plain(line) || ' ');
-    const described = this.#described(rank, gpu, trouble);
+    const described = this.#described(rank, gpu, progress ? amounts : [plain(line)]);
     setAttribute(this.element, 'aria-label', described);
     setAttribute(this.element, 'title', described);
   }
 
-  #described(rank: Rank, gpu: string | null, trouble: string | null): string {
+  /** All that the row shows, in words; `last` is how far the rank is, or the line that it shows. */
+  #described(rank: Rank, gpu: string | null, last: Fact[]): string {
+    const isMeasured = !this.#isLost && !this.#isPast;
     const parts = [
       this.#trans.__('rank %1', rank.rank),
       this.#deviceOf(gpu) + placeOf(rank, gpu),
       this.#stateOf(rank),
       this.#markOf(rank),
-      !this.#isLost &&
+      rank.seconds !== null && duration(rank.seconds, true),
+      isMeasured &&
         rank.utilisation !== null &&
         this.#trans.__('%1 busy', percent(rank.utilisation)),
-      !this.#isLost && rank.memory && this.#trans.__('memory %1', share(rank.memory)),
-      trouble && plain(trouble)
+      isMeasured && rank.memory && this.#trans.__('memory %1', share(rank.memory)),
+      ...last
     ];
     return parts.filter(Boolean).join(', ');
+  }
+
+  /** How far a rank is: "3/40", and the time left. */
+  #amountsOf({ count, left }: Progress, { outcome }: Rank): Fact[] {
+    const goesOn = left !== null && !outcome && !this.#isLost;
+    return [count, goesOn && this.#trans.__('%1 left', duration(left, false))];
   }
 
   /** What distinguishes a rank from others in its state. */

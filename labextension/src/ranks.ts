@@ -66,7 +66,8 @@ export class RankList {
     // The present usage of a device says nothing about a finished run.
     const runs =
       !isLost && (run === null || run.state === 'running' || run.state === 'waiting');
-    setAttribute(this.element, 'data-over', this.#isCell && !runs ? '' : null);
+    const isPast = this.#isCell && !runs;
+    setAttribute(this.element, 'data-over', isPast ? '' : null);
     const places = new Map(nodes.map((node) => [node.node, node]));
     // A single address is not informative: all are processes on this machine.
     const isOne = new Set(nodes.map(({ addr }) => addr)).size < 2;
@@ -81,7 +82,7 @@ export class RankList {
     setAttribute(this.element, 'data-timed', timed ? '' : null);
     const measured = ranks.some((rank) => rank.utilisation !== null || rank.memory !== null);
     setAttribute(this.element, 'data-measured', measured ? '' : null);
-    const state = { isLost, waits: run?.state === 'waiting' };
+    const state = { isLost, waits: run?.state === 'waiting', isPast };
     for (const rank of ranks) {
       const gpu = places.get(rank.node)?.gpu ?? null;
       this.#rows.get(rank.rank)?.show(rank, gpu, rank.rank === selected, state);

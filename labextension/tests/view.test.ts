@@ -261,8 +261,15 @@ test('a rank says how it is, to the eye and to the ear', (t) => {
   );
   assert.equal(
     row(3).getAttribute('aria-label'),
-    'rank 3, A100 #1, running, 50 % busy, memory 12.1 / 40 GB'
+    'rank 3, A100 #1, running, 50 % busy, memory 12.1 / 40 GB, line of 3'
   );
+  show(withRank(sample(), 3, { progress: PROGRESS }));
+  assert.match(row(3).getAttribute('aria-label')!, /GB, 45\/100, 1:15 left$/);
+  // What a device does now says nothing about a run of the past.
+  const over = withRank(sample(), 3, { outcome: 'ok', phase: 'idle', seconds: 9.5 });
+  release(host);
+  showInCell({ ...over, run: { ...over.run!, state: 'ok' } });
+  assert.equal(row(3).getAttribute('aria-label'), 'rank 3, A100 #1, finished, 9.5 s, line of 3');
   assert.deepEqual(
     texts(host, '[role=listbox] > [role=group] .jsky-node-title'),
     ['node 0', 'node 1']
@@ -289,7 +296,7 @@ test('what is not known is left out', () => {
   snapshot.sent_bytes = 0;
   snapshot.nodes = snapshot.nodes.map((node) => ({ ...node, gpu: null }));
   show(snapshot);
-  assert.equal(row(0).getAttribute('aria-label'), 'rank 0, CPU, running');
+  assert.equal(row(0).getAttribute('aria-label'), 'rank 0, CPU, running, line of 0');
   assert.equal(textOf(host, '.jsky-lead'), 'Nothing has run yet');
   assert.ok(stop().hidden);
 });
