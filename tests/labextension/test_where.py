@@ -46,6 +46,7 @@ def test_a_user_sees_where_a_cell_hangs(
     card.get_by_role("button", name="Show what each rank is doing").click()
     dialog = user.page.get_by_role("dialog")
     dialog.get_by_text(stack).wait_for()
+    assert f"\n{dialog.locator('.jsky-code').first.inner_text()}" not in dialog.inner_text()
     for theme in ("Dark", "Light"):
         user.choose_theme(theme)
         user.page.screenshot(path=shots / f"where-dialog-{theme.lower()}.png")

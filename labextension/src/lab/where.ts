@@ -14,8 +14,10 @@ export async function showWhere(
   said: string,
   trans: TranslationBundle
 ): Promise<void> {
-  const body = new Widget({ node: element('div', 'jsky-where jsky-where-alone', { tabindex: '0' }) });
-  setSentences(body.node, said);
+  const text = element('div', 'jsky-where jsky-where-alone', { tabindex: '0' });
+  setSentences(text, said);
+  // Of its own body a dialog makes a column, in which code would have lines to itself.
+  const body = new Widget({ node: element('div', '', {}, text) });
   await showDialog({
     title: trans.__('What the ranks of %1 are doing', plain(name)),
     body,
