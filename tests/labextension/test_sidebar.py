@@ -63,6 +63,13 @@ def test_a_user_follows_a_cluster_and_stops_it(
     user.card(name, "idle").wait_for()
     user.run("%%sky\nprint('goes on', epoch >= 3)").get_by_text("goes on True").wait_for()
 
+    # A page of a node looks like what it is: a link, as that to the notebook.
+    user.run("%sky forward 6006")
+    page = card.get_by_role("link", name="Port 6006 of rank 0")
+    notebook = card.get_by_role("button", name=f"Go to follow-{place}")
+    colour = "link => getComputedStyle(link).color"
+    assert page.evaluate(colour) == notebook.evaluate(colour)
+
 
 def test_two_notebooks_and_a_kernel_that_dies(open_notebook: Open, shots: Path) -> None:
     one, two = open_notebook("lab", "one"), open_notebook("lab", "two")
