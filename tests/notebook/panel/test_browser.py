@@ -146,6 +146,19 @@ def test_stop_is_beside_the_state_however_narrow_the_cell(open_page: Open) -> No
         assert line.bounding_box()["height"] < 5 * places[0]["height"], width
 
 
+def test_the_name_of_a_cluster_has_the_room_that_is_left(open_page: Open) -> None:
+    name = {"name": "experiment-on-digits-with-a-long-name"}
+    page = open_page(Bench(changed(snapshot(), cluster=name, run={"state": "ok"})), width=580)
+    start = page.browser.locator(".jsky-cluster .jsky-name-start")
+    assert start.evaluate("start => start.scrollWidth <= start.clientWidth")
+    # It takes none from how far a run is, nor Stop's.
+    page = open_page(Bench(changed(snapshot(), cluster=name, run={"progress": BAR})), width=760)
+    line = page.browser.locator(".jsky-line-of-run")
+    assert line.locator(".jsky-label").evaluate("label => label.scrollWidth <= label.clientWidth")
+    stop = line.get_by_role("button", name="Stop").bounding_box()
+    assert stop["x"] + stop["width"] <= 760 + 20
+
+
 def test_a_rank_that_is_not_measured_yet_says_its_state(open_page: Open) -> None:
     new = {"phase": "idle", "utilisation": None, "memory": None, "line": "hello"}
     page = open_page(Bench(changed(snapshot(1, 2), rank_1=new)), width=320)
