@@ -43,6 +43,11 @@ export function setOptional(node: HTMLElement, text: string | null): void {
   setText(node, text ?? '');
 }
 
+/** A name in parts: where there is little room, lines end after its dots and underscores. */
+export function breakable(name: string): (string | HTMLElement)[] {
+  return name.split(/(?<=[._])(?=[^._])/).flatMap((part) => [part, element('wbr', '')]);
+}
+
 /** A fact to be shown, if there is one. */
 export type Fact = string | false | null | undefined | 0;
 

@@ -2,10 +2,11 @@
    what the ranks spend their time on. Nothing is asked, and nothing drawn, before a button is pressed. */
 
 import type { Ask } from './action.ts';
-import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import { breakable, element, setAttribute, setOptional, setShown, setText } from './dom.ts';
 import { HistoryTable } from './history.ts';
 import { Usage } from './usage.ts';
 import { pictureOf } from './picture.ts';
+import { setSentence } from './sentence.ts';
 import type { Snapshot, Variables } from './snapshot.ts';
 import { plain, plainLines } from './text.ts';
 import type { Translation } from './words.ts';
@@ -121,7 +122,7 @@ export class More {
         part.button.focus();
         this.#showVariables();
       });
-      return [tableOf(this.#trans, found), again];
+      return [...variables(this.#trans, found), again];
     });
   }
 
@@ -207,13 +208,14 @@ class Part {
   }
 }
 
-/** The variables of the ranks: rows that differ are marked, for screen readers, too. */
-function tableOf(trans: Translation, { head, rows, notes }: Variables): HTMLElement {
+/** The variables of the ranks, and what there is to say: rows that differ are marked, for screen readers,
+    too. */
+function variables(trans: Translation, { head, rows, notes }: Variables): HTMLElement[] {
   const headings = head.map((text) => element('th', '', { scope: 'col' }, plain(text)));
   const lines = rows.map(({ cells, differs }) => {
     const [name = '', ...others] = cells.map(plain);
-    const row = element('tr', '', {}, element('th', '', { scope: 'row' }, name));
-    row.append(...others.map((text) => element('td', '', {}, text)));
+    const row = element('tr', '', {}, element('th', '', { scope: 'row' }, ...breakable(name)));
+    row.append(...others.map((text) => element('td', '', {}, ...breakable(text))));
     if (differs) {
       setAttribute(row, 'data-differs', '');
       row.lastElementChild!.prepend(element('span', 'jsky-differs', {}, trans.__('differs')), ' ');
@@ -221,7 +223,11 @@ function tableOf(trans: Translation, { head, rows, notes }: Variables): HTMLElem
     return row;
   });
   const said = rows.length > 0 ? notes : [trans.__('The ranks have no variables yet.'), ...notes];
-  const small = said.map((note) => element('div', 'jsky-quiet', {}, plain(note)));
+  const small = said.map((note) => {
+    const line = element('div', 'jsky-quiet');
+    setSentence(line, note);
+    return line;
+  });
   const table = element(
     'table',
     'jsky-variables',
@@ -229,6 +235,7 @@ function tableOf(trans: Translation, { head, rows, notes }: Variables): HTMLElem
     element('thead', '', {}, element('tr', '', {}, ...headings)),
     element('tbody', '', {}, ...lines)
   );
-  setShown(table, rows.length > 0);
-  return element('div', 'jsky-variables-place', {}, table, ...small);
+  const place = element('div', 'jsky-variables-place', {}, table);
+  setShown(place, rows.length > 0);
+  return [place, ...small];
 }

@@ -269,11 +269,11 @@ test('names are a table, in which ranks that differ are marked', async (t) => {
   assert.deepEqual(texts(host, '.jsky-variables tbody th'), ['model', '<img src=x onerror=alert(1)>']);
   assert.deepEqual(texts(host, '.jsky-variables [data-differs] td'), ['int', 'differs 0-1']);
   assert.equal(host.querySelectorAll('img').length, 0);
-  assert.match(textOf(host, '.jsky-variables-place'), /values were not compared/);
+  assert.match(textOf(host, '.jsky-more-part:not([hidden])'), /values were not compared/);
   kernel.variablesOf = async () => ({ head: [], rows: [], notes: [] });
   host.querySelector<HTMLElement>('.jsky-more-part:not([hidden]) button')!.click();
   await settled();
-  assert.match(textOf(host, '.jsky-variables-place'), /no variables yet/);
+  assert.match(textOf(host, '.jsky-more-part:not([hidden])'), /no variables yet/);
 });
 
 test('a profile is made on request, and only what a picture needs is taken over', async (t) => {

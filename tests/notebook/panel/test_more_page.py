@@ -137,6 +137,23 @@ def test_variables_and_profile_can_be_read(open_page: Open, shots: Path, scheme:
         assert max(heights) < 100, width
 
 
+def test_what_is_said_of_many_variables_is_seen_below_them(open_page: Open) -> None:
+    bench = Bench(snapshot())
+    many = variables({})
+    many["rows"] *= 10
+    bench.answers["variables"] = lambda question: many
+    page = open_page(bench, 260)
+    press(page, "Variables")
+    note = page.browser.get_by_text("values were not compared", exact=False).last.bounding_box()
+    again = page.browser.get_by_role("button", name="Ask again").bounding_box()
+    table = page.browser.locator(".jsky-variables-place").bounding_box()
+    assert table["y"] + table["height"] <= note["y"]
+    assert note["y"] + note["height"] <= again["y"]
+    # Where there is little room, names are not cut in the middle of a word.
+    name = page.browser.locator(".jsky-variables tbody th").first
+    assert name.locator("wbr").count() == name.inner_text().count("_") + 1
+
+
 def variables(question: Mapping[str, Any]) -> Variables:
     """What `%sky vars` has as well."""
     return {
