@@ -149,6 +149,16 @@ test('clusters with one name can be told apart in a choice among them', () => {
   ]);
 });
 
+test('a card says what a cluster is at beside its runs, while a kernel knows', () => {
+  const snapshot = sample();
+  snapshot.cluster.note = 'writing back to `s3://photos`';
+  const { host, show } = bound(new Looker(sampleEntry({ state: 'ready', snapshot })));
+  const said = () => texts(host, '.jsky-card-said > :not([hidden])').at(-1);
+  assert.equal(said(), 'writing back to s3://photos');
+  show(sampleEntry({ state: 'ready', snapshot, kernels: [], idle: null }));
+  assert.equal(said(), undefined);
+});
+
 test('a cluster beside another one gets a name that none has', () => {
   const named = (...names: string[]) => names.map((name) => sampleEntry({ name }));
   assert.equal(freeName('train', named('train', 'other-2')), 'train-2');

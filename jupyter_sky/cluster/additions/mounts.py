@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from jupyter_sky.cluster.control.attention import kept_up
@@ -10,9 +12,12 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import describe_loss
 from jupyter_sky.cluster.errors import busy
 from jupyter_sky.cluster.volumes import mount, renewal
+from jupyter_sky.formatting import format_list
 from jupyter_sky.providers.buckets.volume import Volume, check_volumes
 from jupyter_sky.transport.event_loop import call, wait, wait_with_cleanup
 from jupyter_sky.transport.volumes.requests import VolumeState, WrittenVolume
+
+_LONG = 1.0  # seconds for which it is not mentioned that files are being written back
 
 
 class Mounts:
@@ -90,11 +95,33 @@ class Mounts:
 
         async def write() -> tuple[dict[str, list[WrittenVolume]], list[str]]:
             async with kept_up(controller):
-                return await mount.write_back(there)
+                with self._noted():
+                    return await mount.write_back(there)
 
         said, unanswered = wait_with_cleanup(write(), tick=tick)
         written, troubles = mount.sentences(said)
         return written, [*troubles, *unanswered]
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Note where files are being written back to, for those who see only the cluster."""
+        controller = self._controller
+        written = [each.url for each in self.volumes if not each.read_only]
+        note = f"writing back to {format_list(written)}"
+
+        def change(former: str, present: str) -> None:
+            if controller.activity == former:  # else it is at more than that
+                controller.activity = present
+                controller.wake()
+
+        loop = asyncio.get_running_loop()
+        begin = loop.call_later(_LONG, change, "", note) if written else None
+        try:
+            yield
+        finally:
+            if begin:
+                begin.cancel()
+            change(note, "")
 
     def write_back_leaving(
         self, stay: int, tick: Callable[[], object] = lambda: None

@@ -8,7 +8,7 @@ import { isOver } from '../run.ts';
 import { plain } from '../text.ts';
 import { stateWord } from '../words.ts';
 import { ActionBar, actionButton, isPossible, type Action } from './actions.ts';
-import { costOf, endOf, madeOf, upOf } from './facts.ts';
+import { costOf, doingOf, endOf, madeOf, upOf } from './facts.ts';
 import { Ranks, type Follow } from './ranks.ts';
 import { setSentence } from '../sentence.ts';
 import type { Tools } from './tools.ts';
@@ -43,6 +43,7 @@ export class Card {
   readonly #cost = element('div', 'jsky-card-cost jsky-quiet');
   readonly #up = element('span', 'jsky-fact jsky-quiet');
   readonly #end = element('div', 'jsky-fact');
+  readonly #doing = element('div', 'jsky-quiet');
   readonly #note = element('div', 'jsky-note');
   readonly #actions: ActionBar;
   readonly #body: HTMLElement;
@@ -82,7 +83,7 @@ export class Card {
         this.#cost,
         element('div', 'jsky-card-users', {}, this.#users, this.#pages.element, this.#up)
       ),
-      element('div', 'jsky-card-said', {}, this.#end, this.#note),
+      element('div', 'jsky-card-said', {}, this.#end, this.#doing, this.#note),
       this.#body
     );
     this.element.addEventListener('keydown', ({ key, target }) => {
@@ -126,6 +127,7 @@ export class Card {
     const end = endOf(trans, entry);
     setOptional(this.#end, end && end.text);
     setAttribute(this.#end, 'data-soon', end?.soon ? '' : null);
+    setSentence(this.#doing, doingOf(entry));
     setSentence(this.#note, entry.note);
     // What a start is at is no warning.
     setAttribute(this.#note, 'data-quiet', entry.state === 'starting' ? '' : null);

@@ -45,6 +45,12 @@ export function freeName(name: string, entries: readonly Entry[]): string {
   return `${name}-${number}`;
 }
 
+/** What a cluster is at beside its runs, as its kernel says: "scaling to 4 nodes"; null if nothing. A start
+    says it in the note, and a kernel that is gone not at all. */
+export function doingOf({ state, kernels, snapshot }: Entry): string | null {
+  return state !== 'starting' && kernels.length > 0 ? (snapshot?.cluster.note ?? null) : null;
+}
+
 /** What it costs: "$131.08 an hour · $42.17 so far", "1.25 GPU hours so far"; empty where nothing is
     known. */
 export function costOf(trans: Translation, { price, cost, unit, state }: Entry): string {

@@ -23,7 +23,7 @@ import jupyter_sky as sky
 from jupyter_sky import paths
 from jupyter_sky.cluster.additions.mounts import Mounts
 from jupyter_sky.cluster.errors import Interrupted, TimedOut
-from jupyter_sky.cluster.inventory import registry, row_updates
+from jupyter_sky.cluster.inventory import kernel_files, registry, row_updates
 from jupyter_sky.cluster.volumes import mount, unattached
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
 from jupyter_sky.notebook.project import volumes
@@ -458,7 +458,7 @@ def test_a_long_way_back_is_shown_and_goes_on_where_nobody_waits(
     held, data = threading.Event(), tmp_path / "data"
     with holding(photos.address, held) as address:
         env = {"PYTHONPATH": str(ROOT), "AWS_ENDPOINT_URL": address}
-        notebook = LiveNotebook(tmp_path / "slow.ipynb", **env)
+        notebook = LiveNotebook(tmp_path / "slow.ipynb", runtime=f"{tmp_path}", **env)
         try:
             notebook.succeed("%load_ext jupyter_sky")
             up = "%sky up --cluster slow --nodes 1 --plugin none --volume s3://photos/2024"
@@ -473,6 +473,8 @@ def test_a_long_way_back_is_shown_and_goes_on_where_nobody_waits(
             assert "the next cell or `%sky down slow` waits for them." in sentence
             ending = notebook.start("%sky down slow")
             notebook.until(ending, lambda cell: shown in cell.shown)
+            # Who ended it in the sidebar sees no cell.
+            waiting.until(lambda: note_of(tmp_path) == "writing back to s3://photos/2024")
             held.clear()
             assert "slow: ended" in notebook.finish(ending).stdout
             # The answer to whoever waits no longer says what was written, or the next one.
@@ -482,6 +484,13 @@ def test_a_long_way_back_is_shown_and_goes_on_where_nobody_waits(
         finally:
             held.clear()
             notebook.close()
+
+
+def note_of(runtime: Path) -> str:
+    """What the sidebar reads that the cluster of a kernel is doing."""
+    (report,) = kernel_files.paths(runtime)
+    (cluster,) = kernel_files.read(report).clusters
+    return str(cluster.snapshot["cluster"]["note"])
 
 
 def test_what_nobody_can_be_told_keeps_no_cluster_from_being_ended(
