@@ -58,6 +58,11 @@ def test_a_user_follows_a_cluster_and_stops_it(
         assert user.sidebar.evaluate(LEGIBLE) == {"outside": [], "faint": []}
         user.page.screenshot(path=shots / f"sidebar-{place}-{theme.lower()}.png")
 
+    # Before it is ended, the user is told what that ends.
+    card.get_by_role("button", name="End this cluster").click()
+    dialog = user.page.get_by_role("dialog")
+    dialog.get_by_text('The run "for epoch in itertools.count()" ends, and all').wait_for()
+    user.confirm("Cancel")
     card.get_by_role("button", name="Stop", exact=True).click()
     cell.get_by_text("KeyboardInterrupt").first.wait_for()
     user.card(name, "idle").wait_for()

@@ -3,6 +3,7 @@
 import { Dialog, InputDialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Entry } from '../api.ts';
+import { isOver } from '../run.ts';
 import { plain } from '../text.ts';
 import { money } from '../words.ts';
 import type { Settings } from './settings.ts';
@@ -81,10 +82,14 @@ export class Confirm {
     return { nodes: value, price: null };
   }
 
-  #lossOf({ state }: Entry): string {
-    return state === 'running'
-      ? this.#trans.__('The current run ends, and all variables on its ranks are lost.')
-      : this.#trans.__('All variables on its ranks are lost.');
+  #lossOf({ state, snapshot }: Entry): string {
+    if (state !== 'running') {
+      return this.#trans.__('All variables on its ranks are lost.');
+    }
+    const title = snapshot && !isOver(snapshot) && snapshot.run?.title;
+    return title
+      ? this.#trans.__('The run "%1" ends, and all variables on its ranks are lost.', plain(title))
+      : this.#trans.__('The current run ends, and all variables on its ranks are lost.');
   }
 
   async #confirmLoss(title: string, body: string, label: string): Promise<boolean> {
