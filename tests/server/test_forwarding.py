@@ -499,7 +499,11 @@ def test_any_port_of_a_node_has_a_link(
     assert server.fetch(f"jupyter-sky/{path}said/").status == 503
     # One that nobody serves says so where the page would be.
     path = cell_path(kernel.run("%sky forward 1"))
-    assert "does not answer" in server.fetch(path).body.decode()
+    silent = server.fetch(path, Authorization=f"token {server.token}", Accept="text/html")
+    assert "does not answer" in silent.body.decode()
+    # TensorBoard takes seconds to start: who has opened its page has not to load it again.
+    assert silent.headers["Refresh"] == "3"
+    assert "Refresh" not in server.fetch(path).headers
     kernel.run("%sky forward 1 --off")
 
 

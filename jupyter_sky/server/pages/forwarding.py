@@ -67,9 +67,10 @@ _OF_FRAMEWORKS = (
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # no other characters end a header
 
 _ENDED = (
-    "the page does not answer: what serves it may have ended, or another user of the node may have "
-    "its port."
+    "the page does not answer: what serves it may still be starting, or may have ended, or another "
+    "user of the node may have its port."
 )
+_AGAIN = 3  # seconds after which the browser asks again for what may only be slow to start
 _MESSAGES = {
     403: "You may not see this page: log in to Jupyter again, and open it from there.",
     405: "This cannot be asked of a page.",
@@ -158,6 +159,9 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
         message = getattr(error, "log_message", None)
         text = message.replace("%%", "%") if message else _MESSAGES.get(status_code, _OTHER)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
+        if text == _ENDED and self._is_page:
+            self.set_header("Refresh", str(_AGAIN))
+            text += f"\nIt is asked again every {_AGAIN} seconds."
         self.finish(f"{text}\n")
 
     # Access control
