@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import for_terminal, format_ranks, format_some
+from jupyter_sky.formatting import for_terminal, format_ranks, format_some, plain, shortened
 from jupyter_sky.transport.protocol.error_report import (
     MEMBERS,
     ChainedError,
@@ -333,19 +333,33 @@ def _colours_are_wanted() -> bool:
     return shell is None or str(shell.colors).lower() != "nocolor"
 
 
+_MOST = 8
+"""Errors told beside the first one: each of many ranks may have a text of its own."""
+
+_LONGEST = 200  # characters of such an error
+
+
 def _summary(failures: Sequence[Failure]) -> list[str]:
     """Say which ranks failed, combining equal errors, and losses of ranks for the same reason."""
     groups: dict[tuple[Any, ...], list[Failure]] = {}
     for failure in failures:
         groups.setdefault(failure.way, []).append(failure)
-    lines: list[str] = []
-    for members in groups.values():
-        equal = [each for each in members if each.signature == members[0].signature]
-        line = _where(equal)
-        lines.append(f"{_apart(members[0], failures[0])} {line}" if lines else line)
-        if others := [each for each in members if each not in equal]:
-            lines.append(f"the same {_where(others)}")
+    first, *others = groups.values()
+    others.sort(key=lambda members: min(each.rank for each in members))
+    lines = _places(first)
+    for members in others[:_MOST]:
+        place, *more = _places(members)
+        lines += [f"{_apart(members[0], failures[0])} {place}", *more]
+    if untold := [each for members in others[_MOST:] for each in members]:
+        lines.append(f"other errors {_where(untold)}")
     return lines
+
+
+def _places(members: Sequence[Failure]) -> list[str]:
+    """Say where ranks failed in one way, and apart from that those whose errors are no copies."""
+    equal = [each for each in members if each.signature == members[0].signature]
+    others = [each for each in members if each not in equal]
+    return [_where(equal), *([f"the same {_where(others)}"] if others else [])]
 
 
 def _where(failures: Sequence[Failure]) -> str:
@@ -359,7 +373,7 @@ def _apart(failure: Failure, first: Failure) -> str:
     kind, text = failure.error["type"], failure.error["text"]
     said = [kind, text.splitlines()[0].removesuffix(BEFORE_LAST_LINES) if text else ""]
     if not failure.chain:
-        return ": ".join(filter(None, said))
+        return _in_line(said)
     other = failure.chain[0]
     if (kind, text) == (first.error["type"], first.error["text"]):
         known = [_likeness(each) for each in first.chain]
@@ -367,7 +381,11 @@ def _apart(failure: Failure, first: Failure) -> str:
         said = [other["type"], other["text"]]
     place = f"{other['place']}, line {other['line']}" if other["place"] else ""
     beside = "; ".join(filter(None, [*other["notes"], place]))
-    return ": ".join(filter(None, said)) + (f" ({beside})" if beside else "")
+    return _in_line(said) + (f" ({plain(beside)})" if beside else "")
+
+
+def _in_line(said: Sequence[str]) -> str:
+    return shortened(plain(": ".join(filter(None, said))), _LONGEST)
 
 
 # Such as addresses, and a rank's own number: they differ between ranks that failed in the same way.

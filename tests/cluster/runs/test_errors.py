@@ -133,6 +133,22 @@ def test_errors_that_differ_in_their_causes_or_lines_are_told_apart(
         assert line.startswith(start) and line.endswith(where)
 
 
+def test_errors_of_many_ranks_are_a_few_lines_in_the_order_of_ranks(cells) -> None:
+    text = "CUDA out of memory on GPU {}:\x1b]0;title\x07 tried to allocate " + "2 GiB " * 60
+    (failure,) = _failures(cells, "raise MemoryError('out')", ranks=1)
+
+    def on(rank: int) -> Failure:
+        error = {**failure.error, "text": text.format(rank)}
+        return replace(failure, rank=rank, host=f"node {rank}", error=error)
+
+    first, *others, last = remote_error([on(rank) for rank in range(63, -1, -1)]).__notes__
+    assert first == "on rank 63 (node 63)"
+    said = [f"MemoryError: CUDA out of memory on GPU {rank}: tried" for rank in range(8)]
+    assert [line.partition(" to allocate")[0] for line in others] == said
+    assert max(map(len, others)) < 270, "a line or two of the cell"
+    assert last == "other errors on ranks 8-62 (node 8, node 9, node 10 and 52 more)"
+
+
 def test_the_order_in_which_tasks_have_failed_does_not_tell_errors_apart(cells) -> None:
     code = (
         "async def load():\n"
@@ -173,10 +189,10 @@ def test_where_a_recursion_without_end_has_failed_does_not_tell_errors_apart(cel
     assert notes == ["on ranks 0-2 (node 0, node 1, node 2)"]
 
 
-def _failures(cells, code: str) -> list[Failure]:
-    """The failures of three ranks, each of which runs a cell alone: none is stopped by another."""
+def _failures(cells, code: str, ranks: int = 3) -> list[Failure]:
+    """The failures of ranks, each of which runs a cell alone: none is stopped by another."""
     found = []
-    for rank in range(3):
+    for rank in range(ranks):
         with pytest.raises(sky.RemoteError) as caught:
             cells.run(code.lstrip(), ranks=[rank])
         found += caught.value.failures
