@@ -363,7 +363,10 @@ def test_attach_and_down_reach_clusters_of_other_kernels(
     with pytest.raises(UsageError, match=rf"{advice}.*To start one, .*`--nodes 4`"):
         notebook.run("%%sky\nprint('here')")
     said = notebook.run(f"%sky attach {stranger.name}")
-    assert said.endswith("cells without --cluster use it now\n")
+    # A line before says what it is, as it is connected.
+    assert said == f"{stranger.name}: cells without --cluster use it now\n"
+    again = notebook.run(f"%sky attach {stranger.name}")
+    assert re.search(r": 2 local nodes, .*; cells without --cluster use it now$", again)
     assert notebook.run("%%sky\nprint('here')") == "here\n"
     assert notebook.run(f"%sky down {stranger.name}") == (
         f"{stranger.name}: ended; nothing is left running\n"

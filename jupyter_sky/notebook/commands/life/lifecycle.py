@@ -115,11 +115,15 @@ def dask(context: CommandContext, options: Namespace) -> Client:
 
 def attach(context: CommandContext, options: Namespace) -> None:
     """Make a cluster the current one, and follow the run that another kernel has there."""
-    cluster = context.session.find(options.name)
+    session = context.session
+    known = session.connected(options.name)
+    cluster = session.find(options.name)
     if cluster is None:
         raise UsageError(no_cluster(options.name, "attach"))
-    context.session.make_current(cluster)
-    print(f"{cluster.name}: {describe(cluster)}; cells without --cluster use it now")
+    session.make_current(cluster)
+    # What it is was said just now where it has been connected.
+    described = f"{describe(cluster)}; " if cluster is known else ""
+    print(f"{cluster.name}: {described}cells without --cluster use it now")
     if run := cluster.pop_unseen_run():
         _follow_unseen(context, cluster, run)
     elif cluster.state.busy_runs:
