@@ -79,6 +79,11 @@ def advise(
             error.advice = f"{there}: run the cell again that makes it"
         elif name == "sky":
             error.advice = "add `import jupyter_sky as sky` to this cell, or run it in the notebook"
+        elif name in _OF_THE_GROUP:
+            error.advice = (
+                f"each rank has it as `sky.instance_info().{name}`, after "
+                "`import jupyter_sky as sky`"
+            )
         elif similar := _similar_name(cluster, error.rank, name):
             error.advice = f"did you mean `{similar}`?"
     elif wanted := _NOT_THERE.match(str(error)):
@@ -174,6 +179,7 @@ _KNOWN = {
 }
 _LISTED = 8  # names of a rank, or of clusters
 _OUTPUTS = ("_", "__", "___")
+_OF_THE_GROUP = ("rank", "local_rank", "world_size")  # which other tools define in cells
 
 
 STARTED_BY = "`%%sky --nodes 4` above a cell"

@@ -53,6 +53,12 @@ def test_a_name_that_analysis_cannot_find_gets_advice(notebook: Notebook) -> Non
     assert raised.value._render_traceback_()[-1] == (
         "add `import jupyter_sky as sky` to this cell, or run it in the notebook"
     )
+    notebook.run("%%sky\ntrack = 1")  # which is like it
+    with pytest.raises(NameError) as raised:
+        notebook.run("%%sky\nprint(rank)")
+    assert raised.value._render_traceback_()[-1] == (
+        "each rank has it as `sky.instance_info().rank`, after `import jupyter_sky as sky`"
+    )
 
 
 def test_what_a_restarted_rank_lacks_and_others_have_is_said(notebook: Notebook) -> None:
