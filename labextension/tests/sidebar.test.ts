@@ -4,7 +4,7 @@ import { afterEach, test } from 'node:test';
 import type { Ask } from '../src/action.ts';
 import type { Entry, IdleTimeout, LogChunk } from '../src/api.ts';
 import type { Page } from '../src/sidebar/card.ts';
-import { costOf, endOf, freeName, labelsOf, madeOf, timeSpan, totalOf, upOf } from '../src/sidebar/facts.ts';
+import { costOf, endOf, freeName, labelsOf, madeOf, NAME, timeSpan, totalOf, upOf } from '../src/sidebar/facts.ts';
 import { ClusterList } from '../src/sidebar/list.ts';
 import { setSentence } from '../src/sentence.ts';
 import { english } from '../src/words.ts';
@@ -163,6 +163,7 @@ test('a cluster beside another one gets a name that none has', () => {
   const named = (...names: string[]) => names.map((name) => sampleEntry({ name }));
   assert.equal(freeName('train', named('train', 'other-2')), 'train-2');
   assert.equal(freeName('train', named('train-2', 'train', 'train-3')), 'train-4');
+  assert.match(freeName('t'.repeat(63), []), NAME);
 });
 
 test('clusters come and go, and what did not change is not touched', () => {

@@ -35,14 +35,18 @@ export function labelsOf(trans: Translation, entries: readonly Entry[]): string[
   );
 }
 
+/** What a cluster can be called. */
+export const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$/;
+
 /** A name for a cluster beside one that is there: "train-2", or the next number that is free. */
 export function freeName(name: string, entries: readonly Entry[]): string {
   const taken = new Set(entries.map((entry) => entry.name));
+  const start = name.slice(0, 58); // of a long one, so that a number has room
   let number = 2;
-  while (taken.has(`${name}-${number}`)) {
+  while (taken.has(`${start}-${number}`)) {
     number += 1;
   }
-  return `${name}-${number}`;
+  return `${start}-${number}`;
 }
 
 /** What a cluster is at beside its runs, as its kernel says: "scaling to 4 nodes"; null if nothing. A start

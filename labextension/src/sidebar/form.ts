@@ -6,6 +6,7 @@ import { element, setAttribute, setOptional, setShown, setText } from '../dom.ts
 import { plain } from '../text.ts';
 import { iconButton, wordButton } from './button.ts';
 import { Choice } from './choice.ts';
+import { NAME } from './facts.ts';
 import { OfferList } from './offers.ts';
 import { setSentence } from '../sentence.ts';
 import type { Tools } from './tools.ts';
@@ -29,9 +30,6 @@ export interface Desk {
 
 /** Milliseconds without a key press after which offers are requested. */
 const PAUSE = 300;
-
-/** What a cluster can be called. */
-const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$/;
 
 export class NewCluster {
   readonly element: HTMLElement;
