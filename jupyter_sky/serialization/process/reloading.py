@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import enum
-import gc
 import graphlib
 import importlib
 import importlib.util
@@ -13,12 +12,18 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, MemberDescriptorType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import blake3
 
+from jupyter_sky.serialization.process.renewal import Renewal
 from jupyter_sky.serialization.user_modules import imported_by
+
+_ENDS = (
+    "{} ends its program when it is imported, by sys.exit({}): put what does so below "
+    "`if __name__ == '__main__':`."
+)
 
 
 @dataclass
@@ -110,44 +115,39 @@ def reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
     Exception
         Whatever loading its file raises. The module stays as it was.
     """
-    from IPython.extensions import autoreload
-
     # Python considers bytecode current if the source has the same size and second of modification.
     with contextlib.suppress(OSError, NotImplementedError):
         Path(importlib.util.cache_from_source(str(module.__file__))).unlink()
     former = dict(vars(module))
-    classes = {
-        name: value
-        for name, value in former.items()
-        if isinstance(value, type) and value.__module__ == module.__name__
-    }
-    slots = [
-        (kind, name, value)
-        for kind in classes.values()
-        for name, value in vars(kind).items()
-        if isinstance(value, MemberDescriptorType)
-    ]
-    submodules = {
-        name: value
-        for name, value in former.items()
-        if value is sys.modules.get(f"{module.__name__}.{name}", _MISSING)
-    }
-
-    def load(emptied: ModuleType) -> ModuleType:
-        # Importing a submodule has bound it here, and will not again.
-        vars(emptied).update(submodules)
-        return importlib.reload(emptied)
-
-    with _keeping_enum_members(module, former), _moving_instances(autoreload):
-        autoreload.superreload(module, load, {})
-    for kind, name, slot in slots:  # IPython has put those of the new class in their place
-        type.__setattr__(kind, name, slot)
-    for name, old in classes.items():
-        if isinstance(new := vars(module).get(name), type):
-            _move_subclasses(old, new)
+    try:
+        vars(module).clear()
+        vars(module).update(_known_before(former))
+        with _keeping_enum_members(module, former):
+            importlib.reload(module)
+    except BaseException as error:
+        vars(module).clear()
+        vars(module).update(former)
+        if isinstance(error, SystemExit):  # as of parse_args(): it is not the cell that ends
+            code = "" if error.code is None else repr(error.code)
+            raise ImportError(_ENDS.format(module.__name__, code), name=module.__name__) from error
+        raise
+    renewal = Renewal(module.__name__)
+    for name, old in former.items():
+        renewal.renew(old, vars(module).get(name))
     for namespace in namespaces:
         if namespace is not vars(module):
             _rebind(namespace, module, former)
+
+
+def _known_before(former: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a module that is loaded again has before its code runs."""
+    prefix = f"{former['__name__']}."
+    return {
+        name: value
+        for name, value in former.items()
+        # Importing a submodule has bound it here, and will not again.
+        if name in ("__name__", "__loader__") or value is sys.modules.get(prefix + name, _MISSING)
+    }
 
 
 @contextlib.contextmanager
@@ -159,18 +159,27 @@ def _keeping_enum_members(module: ModuleType, former: dict[str, Any]) -> Iterato
     """
     functions = vars(builtins)
     build = functions["__build_class__"]
+    before: list[tuple[Any, Any, dict[str, Any]]] = []
 
     def build_class(body: FunctionType, name: str, *bases: Any, **options: Any) -> Any:
         made = build(body, name, *bases, **options)
         if body.__globals__ is vars(module) and isinstance(made, enum.EnumType):
-            old = _in_namespace(former, made.__qualname__)
+            old: Any = _in_namespace(former, made.__qualname__)
             if isinstance(old, enum.EnumType):
+                members = [*old.__members__.values(), *old._value2member_map_.values()]
+                before.extend((each, type(each), dict(vars(each))) for each in members)
                 _take_over_members(old, made)
         return made
 
     functions["__build_class__"] = build_class
     try:
         yield
+    except BaseException:
+        for member, kind, state in reversed(before):
+            object.__setattr__(member, "__class__", kind)
+            vars(member).clear()
+            vars(member).update(state)
+        raise
     finally:
         functions["__build_class__"] = build
 
@@ -207,36 +216,6 @@ def _take_over_members(old: Any, new: Any) -> None:
                 new._value2member_map_[value] = member
 
 
-@contextlib.contextmanager
-def _moving_instances(autoreload: ModuleType) -> Iterator[None]:
-    """Have IPython move what can be moved, also classes: it would fail at the first that cannot."""
-    functions = vars(autoreload)
-    update = functions["update_instances"]
-    functions["update_instances"] = _move_instances
-    try:
-        yield
-    finally:
-        functions["update_instances"] = update
-
-
-def _move_instances(old: type, new: type) -> None:
-    """Give the instances of a class the class that replaces it."""
-    for each in gc.get_referrers(old):
-        if type(each) is old:
-            set_attribute = type.__setattr__ if isinstance(each, type) else object.__setattr__
-            with contextlib.suppress(TypeError):  # if the new class has another layout
-                set_attribute(each, "__class__", new)
-
-
-def _move_subclasses(old: type, new: type) -> None:
-    """Rebase the subclasses of a class on the class that replaces it."""
-    # A metaclass has a method of this name for its classes.
-    children: list[type] = type.__subclasses__(old)
-    for child in children:
-        with contextlib.suppress(TypeError):  # if the new class has another layout
-            child.__bases__ = tuple(new if base is old else base for base in child.__bases__)
-
-
 def _rebind(namespace: dict[str, Any], module: ModuleType, former: dict[str, Any]) -> None:
     """Rebind names that were imported from a module to the module's new objects."""
     now = vars(module)
@@ -244,10 +223,11 @@ def _rebind(namespace: dict[str, Any], module: ModuleType, former: dict[str, Any
         if name.startswith("__"):
             continue
         source = name
-        if isinstance(value, (type, FunctionType)) and value.__module__ == module.__name__:
-            source = value.__name__  # even if it was imported under another name
+        if former.get(name, _MISSING) is not value and issubclass(type(value), _NAMED):
+            source = value.__name__  # it may have been imported under another name
         if source in now and former.get(source, _MISSING) is value:
             namespace[name] = now[source]
 
 
+_NAMED = (type, FunctionType)
 _MISSING = object()

@@ -38,7 +38,7 @@ class ModuleReloader:
         self._folders: list[str] = []
         self._folder_count = 0
         self._extensions: dict[str, SourceFile] = {}
-        self._failed: dict[str, Exception | SystemExit] = {}
+        self._failed: dict[str, Exception] = {}
 
     def record_imports(self, since: int) -> None:
         """Remember the files of newly imported modules.
@@ -91,7 +91,7 @@ class ModuleReloader:
                 with attributes.kept([each for each in kept if each.startswith(f"{name}:")]):
                     reload(sys.modules[name], [namespace, *self._namespaces()])
                 self._sources[name] = edited[name]
-            except (Exception, SystemExit) as error:  # as of parse_args(), in a program's module
+            except Exception as error:
                 self._failed[name] = error
 
     def check(self, namespace: dict[str, Any], cell: str | None) -> None:

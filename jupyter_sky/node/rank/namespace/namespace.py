@@ -334,6 +334,5 @@ _PACKAGE = str(Path(jupyter_sky.__file__).parent)
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith((_PACKAGE, "<frozen importlib")) or file.endswith(
-        ("autoreload.py", "importlib/__init__.py")
-    )
+    starts = (_PACKAGE, "<frozen importlib")
+    return file.startswith(starts) or file.endswith("importlib/__init__.py")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable
 
@@ -104,9 +105,14 @@ def test_a_module_that_ends_its_program_is_an_error_of_the_cells_that_need_it(
     rank.run("import program")
     rank.write("program", "raise SystemExit('no data')")
     assert rank.value("1") == 1
-    said = "program was edited and cannot be loaded, so it stays as it was: SystemExit: no data\n"
-    assert capsys.readouterr().err == said
-    with pytest.raises(SystemExit):
+    why = (
+        "program ends its program when it is imported, by sys.exit('no data'): put what does so "
+        "below `if __name__ == '__main__':`."
+    )
+    assert capsys.readouterr().err == (
+        f"program was edited and cannot be loaded, so it stays as it was: ImportError: {why}\n"
+    )
+    with pytest.raises(ImportError, match=re.escape(why)):
         rank.run("program.x")
 
 

@@ -1,0 +1,119 @@
+"""Gives functions and classes that were edited their new code, where they are held on to.
+
+What is wanted: values of the user's, other modules and libraries hold functions, classes and
+objects from before an edit. They get the new code, as with ``%autoreload``.
+
+What does not work: the functions of IPython's ``%autoreload``. They fail half-way where a method
+calls `super` for the first time, a function gets a decorator, a class holds tensors, or objects of
+a class have slots; and where ``Model = Small`` became ``Model = Large``, all objects of ``Small``
+became ``Large``.
+
+The solution: a function or class is renewed by the one of the same qualified name, in what the
+classes themselves hold: nothing of the user's is called, or compared. Python gives no object other
+slots, and no function other variables of functions around it: such ones stay as they were, and a
+class that had them has the new ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Sequence
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
+from typing import Any
+
+
+class Renewal:
+    """Gives what is left of a module's former functions and classes the code of the new ones.
+
+    Parameters
+    ----------
+    module
+        The name of the module.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        # With the objects, so that no other one gets their id.
+        self._renewed: dict[int, tuple[Any, bool]] = {}
+
+    def renew(self, old: Any, new: Any) -> bool:
+        """Have what there was do what there is now; return whether it does so."""
+        if old is new:
+            return True
+        for kind, parts in _PARTS.items():
+            if type(old) is type(new) is kind:
+                done = [self.renew(getattr(old, part), getattr(new, part)) for part in parts]
+                return all(done)
+        if not self._replaces(old, new):
+            return False
+        if id(old) not in self._renewed:
+            self._renewed[id(old)] = old, True  # it may be in what it holds itself
+            renew = self._renew_class if issubclass(type(old), type) else self._renew_function
+            self._renewed[id(old)] = old, renew(old, new)
+        return self._renewed[id(old)][1]
+
+    def _replaces(self, old: Any, new: Any) -> bool:
+        kinds = [
+            kind
+            for kind in (type, FunctionType)  # what it says of its class itself may fail
+            if issubclass(type(old), kind) and issubclass(type(new), kind)
+        ]
+        return bool(kinds) and (
+            old.__module__ == new.__module__ == self._module
+            and old.__qualname__ == new.__qualname__
+        )
+
+    def _renew_function(self, old: FunctionType, new: FunctionType) -> bool:
+        if old.__code__.co_freevars != new.__code__.co_freevars:
+            return False
+        for name in _OF_FUNCTIONS:
+            setattr(old, name, getattr(new, name))
+        # What a decorator returns has the function itself there.
+        for had, has in zip(old.__closure__ or (), new.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # if it is empty
+                self.renew(had.cell_contents, has.cell_contents)
+        return True
+
+    def _renew_class(self, old: type, new: type) -> bool:
+        had, has = dict(vars(old)), dict(vars(new))
+        for name in had.keys() | has.keys():
+            former, now = had.get(name), has.get(name)
+            if name == "__slots__" or any(issubclass(type(each), _SLOTS) for each in (former, now)):
+                continue  # objects of the class have those that it was made with
+            with contextlib.suppress(AttributeError, TypeError):  # of what Python keeps to itself
+                if name not in has:
+                    type.__delattr__(old, name)
+                elif name not in had or not self.renew(former, now):
+                    type.__setattr__(old, name, now)
+        _move_instances(old, new)
+        _move_subclasses(old, new)
+        return True
+
+
+_PARTS: dict[type, Sequence[str]] = {
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+}
+_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__doc__", "__dict__")
+_SLOTS = (MemberDescriptorType, GetSetDescriptorType)
+
+
+def _move_instances(old: type, new: type) -> None:
+    """Give the instances of a class the class that replaces it."""
+    for each in gc.get_referrers(old):
+        if type(each) is old:
+            set_attribute = type.__setattr__ if issubclass(old, type) else object.__setattr__
+            # As if the new class has another layout, or says itself what its objects' class is.
+            with contextlib.suppress(AttributeError, TypeError):
+                set_attribute(each, "__class__", new)
+
+
+def _move_subclasses(old: type, new: type) -> None:
+    """Rebase the subclasses of a class on the class that replaces it."""
+    # A metaclass has a method of this name for its classes.
+    children: list[type] = type.__subclasses__(old)
+    for child in children:
+        with contextlib.suppress(TypeError):  # if the new class has another layout
+            child.__bases__ = tuple(new if base is old else base for base in child.__bases__)
