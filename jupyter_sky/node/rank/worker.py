@@ -304,7 +304,8 @@ class RankWorker:
         with self._as_sentence():
             if command["call"] is not None:
                 return self._namespace.pack(result, run, everyone)
-            return self._namespace.pack_names(command["wanted"], command["asked"], run, everyone)
+            names = command["wanted"], command["asked"], command["of_one"]
+            return self._namespace.pack_names(*names, run, everyone)
 
     @contextlib.contextmanager
     def _as_sentence(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, cast
@@ -347,8 +348,9 @@ def shared_fields(request: RunRequest) -> SharedFields:
     """Return the fields of a run that are common to all ranks of a node."""
     fields = {name: value for name, value in request.items() if name in _SHARED}
     values = request["values"]
-    asked = list(dict.fromkeys(name for rank in sorted(values) for name in values[rank]))
-    return SharedFields({**compact({**fields, "asked": asked}), "op": "run"})
+    times = Counter(name for rank in sorted(values) for name in values[rank])
+    asked = {"asked": [*times], "of_one": [name for name in times if times[name] == 1]}
+    return SharedFields({**compact({**fields, **asked}), "op": "run"})
 
 
 @cache

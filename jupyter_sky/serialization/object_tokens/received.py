@@ -166,20 +166,31 @@ class ReceivedObjects:
             return find()
         return obj
 
-    def give(self, memo: MemoEntries) -> Tokens:
+    def give(self, memo: MemoEntries, common: Mapping[int, Any]) -> Tokens:
         """Return the tokens of the objects in a pickler's memo; what is new here gets one.
 
         By these the notebook finds out later that it has been given an object before.
+
+        Parameters
+        ----------
+        memo
+            The memo.
+        common
+            Objects by the tokens that they have on all ranks, if they are new here, or if another
+            rank gives its own to the notebook.
         """
         known = {id(obj): token for token, obj in self._objects.items()}
         known |= {id(held()): token for token, held in self._plain.items()}
         placed = {token: find() for token, find in self._places.items()}
         known |= {id(obj): token for token, obj in placed.items() if obj is not None}
+        known = {id(obj): token for token, obj in common.items()} | known
         tokens = Tokens(
             FIRST_OF_RANKS + int.from_bytes(os.urandom(7), "big"),
             {index: known[identity] for identity, (index, _) in memo.items() if identity in known},
         )
         self.record(tokens, dict(memo.values()))
+        others = {token: obj for token, obj in common.items() if id(obj) not in memo}
+        self.record(Tokens(0, dict(enumerate(others))), dict(enumerate(others.values())))
         return tokens
 
     def drop_unused(self) -> None:

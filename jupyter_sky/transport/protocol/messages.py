@@ -354,7 +354,7 @@ def _request_defaults() -> Message:
 
 
 def _command_defaults() -> Message:
-    return {**_defaults(), "wanted": [], "asked": [], "gpus": None}
+    return {**_defaults(), "wanted": [], "asked": [], "of_one": [], "gpus": None}
 
 
 _DEFAULTS: Mapping[str, Any] = {**_request_defaults(), **_command_defaults()}

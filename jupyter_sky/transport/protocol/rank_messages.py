@@ -103,6 +103,8 @@ class RunCommand(RunFields):
         The names whose values this rank sends afterwards.
     asked
         The names whose values any rank of the run sends: this rank helps to gather them.
+    of_one
+        Those of them that only one rank sends.
     gpus
         All GPUs of its node, as in ``CUDA_VISIBLE_DEVICES``; ``None`` if that is not set.
     """
@@ -110,6 +112,7 @@ class RunCommand(RunFields):
     op: Literal["run"]
     wanted: list[str]
     asked: list[str]
+    of_one: list[str]
     gpus: str | None
 
 

@@ -280,6 +280,20 @@ def test_what_only_the_head_has_brought_home_is_also_in_a_value_of_the_notebook(
     assert notebook.ask("(config, both['config'] is config)") == seen
 
 
+@pytest.mark.parametrize("here", ["", "; made['args']['lr'] = 7"])
+def test_what_only_the_head_has_brought_home_has_another_name_in_the_notebook(
+    notebook, here
+) -> None:
+    notebook.here("kept, args = {'step': 50}, {'step': 50}")
+    notebook.ask("(kept, args)")
+    notebook.there("made = {'step': 0, 'args': {'step': 0, 'lr': 1}}", out=["made"])
+    notebook.there("made['step'] += 1 + rank; made['args']['step'] += 1 + rank")
+    notebook.here(f"kept, args = made, made['args']{here}; del made")
+    lr = 7 if here else 1
+    seen = [(1 + rank, {"step": 1 + rank, "lr": lr}, True) for rank in range(4)]
+    assert notebook.ask("(kept['step'], args, kept['args'] is args)") == seen
+
+
 def test_a_function_in_a_container_is_a_part_like_others(notebook) -> None:
     notebook.here("def metric(): pass\nconfig = {'metric': metric, 'step': 0, 'lr': 1}")
     notebook.there("config['step'] += 1")

@@ -14,6 +14,7 @@ from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.errors import UsageError
 from jupyter_sky.node.blobs.partial_blob import NO_ROOM, write_blob
 from jupyter_sky.node.rank.namespace import attributes
+from jupyter_sky.node.rank.namespace.counterparts import counterparts
 from jupyter_sky.node.rank.namespace.gathering import GatheredFiles, Gatherer, no_room
 from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader
 from jupyter_sky.node.rank.namespace.takeover.classes import take_over_data
@@ -237,7 +238,12 @@ class Namespace:
 
     @garbage.not_searched_for()
     def pack_names(
-        self, wanted: Sequence[str], asked: Sequence[str], run: str, everyone: Sequence[int]
+        self,
+        wanted: Sequence[str],
+        asked: Sequence[str],
+        of_one: Sequence[str],
+        run: str,
+        everyone: Sequence[int],
     ) -> Packed | None:
         """Pack the values of names, for the notebook; ``None`` if none of this rank is wanted.
 
@@ -248,6 +254,8 @@ class Namespace:
             dictionary of its value.
         asked
             The names that any rank of the run is asked for: this rank helps to gather their values.
+        of_one
+            Those of them that only one rank is asked for: the value counts for all of them.
         run, everyone
             The run, and the ranks that take part in it.
 
@@ -257,9 +265,12 @@ class Namespace:
             If a name does not exist.
         """
         values = {name: self._found(name) for name in asked if _name(name) in self.names}
+        common = {name: self.names[name] for name in of_one if name in self.names}
         gathered = self._gatherer.gathered(run, everyone, values, wanted)
         with gathered as files, copied_unless_seen(self.shares_files):
             if not wanted:
+                received_objects.give({}, counterparts(run, common))
+                received_objects.settle(common)
                 return None
             if missing := [name for name in map(_name, wanted) if name not in self.names]:
                 names = ", ".join(dict.fromkeys(missing))
@@ -271,8 +282,10 @@ class Namespace:
             pickled = pickling.dump(
                 whole, names=wanted, to_notebook=True, whole=files.whole, refilled=refilled
             )
-            tokens = received_objects.give(pickled.memo)
-            received_objects.settle({name: self.names[name] for name in map(_name, wanted)})
+            tokens = received_objects.give(pickled.memo, counterparts(run, common))
+            received_objects.settle(
+                common | {name: self.names[name] for name in map(_name, wanted)}
+            )
             numbers: PackedTokens = {"first": tokens.first, "known": dict(tokens.known)}
             packed = self._pack(", ".join(wanted), pickled, files)
             return {**packed, "tokens": numbers}

@@ -19,13 +19,11 @@ from jupyter_sky.node.rank.namespace.takeover import (
     models,
     optimizers,
 )
-from jupyter_sky.node.rank.namespace.takeover.alongside import alongside
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.changes.container_changes import has_parts
 from jupyter_sky.serialization.models.torch_kinds import KINDS
 from jupyter_sky.serialization.object_tokens.kinds import is_mutable
 from jupyter_sky.serialization.object_tokens.received import received_objects
-from jupyter_sky.serialization.object_tokens.tokens import FIRST_OF_RANKS
 
 _HOLDER = len(KINDS)
 
@@ -53,8 +51,6 @@ class Takeover:
 
     def apply(self, changes: Mapping[str, Collection[str]]) -> None:
         """Take over changes, as `changes_of` of both kinds describes them."""
-        with suppress(Exception):  # of any kind, from the user's classes: nothing is kept
-            self._find_alongside(changes)
         here: dict[int, Any] = {}
         with suppress(Exception):  # of any kind, from the user's classes: nothing is kept
             here = self._tensors_here()
@@ -82,18 +78,6 @@ class Takeover:
             received_objects.replace(self._replaced)
             self._places += [(self._bound, name) for name in self._bound.keys() - self._taken]
             _relink(self._places, self._replaced)
-
-    def _find_alongside(self, keys: Iterable[str]) -> None:
-        """Find what is here of values that another rank has given to the notebook."""
-        former = received_objects.former
-        tokens = [int(token) for name, _, token in (key.rpartition(" ") for key in keys) if name]
-        given = [received_objects.get(token) for token in tokens if token >= FIRST_OF_RANKS]
-        wanted = {id(each) for each in given} - former.keys()
-        for name in self._bound if wanted else ():
-            found = alongside(self._bound[name], self._present(name))
-            if not wanted.isdisjoint(found):  # the notebook may have put it under others, too
-                for identity, here in found.items():
-                    former.setdefault(identity, here)
 
     def _pair(self, name: str) -> tuple[Any, Any]:
         """Return what was received, and what is here, for a key of the changes."""
