@@ -123,11 +123,10 @@ def not_brought(cluster: Cluster, out: Iterable[str], error: BaseException | Non
     out
         What it was to bring.
     error
-        What ended it: it may say of a name that it cannot be brought.
+        What ended it: it may say of names that they cannot be brought.
     """
     there = cluster.sync.names_of(cluster.all_ranks[0]) if cluster.alive else set[str]()
-    if error and (stays := _STAYS_THERE.match(str(error))):
-        there.discard(stays[1])
+    there -= {*_STAYS_THERE.findall(str(error))} if error else set()
     names = [name for name in out if name.partition(":")[0] in there]
     return f"--out brought nothing: `%sky pull {' '.join(names)}` does." if names else ""
 
@@ -163,7 +162,7 @@ def _about_magic(error: RemoteError) -> str:
 # The message of a rank about missing names (see `jupyter_sky.node.rank.namespace.namespace`).
 _NOT_THERE = re.compile(r"(\w+)(?:, \w+)* was asked for")
 # How `jupyter_sky.serialization.diagnosis` says that a value cannot be brought.
-_STAYS_THERE = re.compile(r"(\w+)\S* cannot be brought to the notebook")
+_STAYS_THERE = re.compile(r"^(\w+)\S* cannot be brought to the notebook", re.MULTILINE)
 # IPython's message.
 _NO_MAGIC = re.compile(r"magic (?:function )?`(%{1,2})(\w+)` not found")
 # Messages of libraries, and what to do instead of what they are about.

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization.diagnosis import explain_failure
 from jupyter_sky.serialization.models.sharded import NOTHING, Whole
 from jupyter_sky.serialization.object_tokens import received
@@ -86,7 +87,7 @@ def dump(
     Raises
     ------
     UsageError
-        If it cannot be pickled, with the path to the failing part.
+        If it cannot be pickled, with the path to the failing part, of each name.
     """
 
     def attempt(part: Any) -> None:
@@ -95,17 +96,18 @@ def dump(
     try:
         return Pickler(value, classes_by_value, without_caches, to_notebook, whole, refilled).run()
     except Exception as error:
-        culprit, found = value, error
+        failing: list[tuple[Any, str, Exception]] = []
         parts = value.values() if isinstance(value, dict) else value
         for part, title in zip(parts if names else (), names, strict=True):
             try:
                 attempt(part)
             except Exception as inner:
-                culprit, name, found = part, title, inner
-                break
-        raise explain_failure(
-            culprit, name, found, attempt, to_notebook=to_notebook, used_by=used_by
-        ) from error
+                failing.append((part, title, inner))
+        reasons = [
+            explain_failure(*each, attempt, to_notebook=to_notebook, used_by=used_by)
+            for each in failing or [(value, name, error)]
+        ]
+        raise UsageError("\n".join(map(str, reasons))) from error
 
 
 def dump_linked(

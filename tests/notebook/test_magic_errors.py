@@ -189,6 +189,18 @@ def test_nothing_is_bound_when_the_cell_fails(pair: LiveNotebook) -> None:
     assert pair.value("kept") == "as it was"
 
 
+def test_of_names_some_of_which_cannot_be_brought_the_others_are_advised(
+    pair: LiveNotebook,
+) -> None:
+    cell = pair.run(
+        "%%sky --out lock,kept,db\nimport sqlite3, threading\n"
+        "lock, kept, db = threading.Lock(), 1, sqlite3.connect(':memory:')"
+    )
+    assert "lock cannot be brought to the notebook: it is a lock." in cell.traceback
+    assert "db cannot be brought to the notebook: it is a connection to a data" in cell.traceback
+    assert cell.traceback.endswith("\n--out brought nothing: `%sky pull kept` does.")
+
+
 @pytest.mark.parametrize(
     "waiting",
     [
