@@ -11,6 +11,34 @@ import pytest
 from tests.node.rank.namespace.modules import Rank
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "importlib.import_module('kit.net')",
+        "importlib.import_module(name)",
+        "from importlib import import_module as load\nload('kit.net')",
+        "__import__('kit.net')",
+        "find()",
+        "kit.loading.find()",
+    ],
+)
+def test_a_cell_that_imports_the_module_of_an_edit_that_fails_by_its_name(
+    rank: Rank, cell: str
+) -> None:
+    rank.write("kit/__init__", "")
+    rank.write("kit/net", "x = 1")
+    loading = (
+        "from importlib import import_module\ndef find(): return import_module('{}net', 'kit')"
+    )
+    rank.write("kit/loading", loading.format("."))
+    rank.run("import importlib, kit.loading, kit.net\nname = 'kit.net'")
+    rank.run(loading.format("kit."))
+    rank.write("kit/net", "x = (")
+    assert rank.value("name + 'kit.net'") == "kit.netkit.net"
+    with pytest.raises(SyntaxError):
+        rank.run(cell)
+
+
 def test_an_edit_that_does_not_compile_is_said_and_tried_again(rank: Rank) -> None:
     rank.write("broken", "x = 1")
     rank.run("import broken")
