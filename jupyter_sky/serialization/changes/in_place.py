@@ -17,6 +17,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import CellType, SimpleNamespace
 from typing import Any
 
@@ -294,6 +295,8 @@ def _state(obj: Any) -> _State | None:
     if reduced is NotImplemented:
         reduced = obj.__reduce_ex__(5)
     empty = (kind, ()) if kind is SimpleNamespace else (_new_object, (kind,))
+    if kind is partial:  # its state has the function, too
+        empty = kind, (obj.func,)
     if not isinstance(reduced, tuple) or reduced[:2] != empty:
         return None
     state = reduced[2] if len(reduced) > 2 else None

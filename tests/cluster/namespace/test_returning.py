@@ -172,6 +172,22 @@ def test_other_objects_that_were_changed(notebook) -> None:
     assert names["bag"] == [1, 2, 4]
 
 
+def test_a_partial_function_stays_the_one_that_others_hold(notebook) -> None:
+    notebook.here(
+        "from functools import partial\ndef add(*a, **k): return a, k\n"
+        "part, other = partial(add, 1), partial(add, 5)\nheld = [part, other]"
+    )
+    notebook.there("part.keywords['rate'] = 2; other = partial(add, 6)", out=["part", "other"])
+    part, other, held, add = (notebook.names[name] for name in ("part", "other", "held", "add"))
+    assert part is held[0]
+    assert part.func is other.func is add
+    assert part() == ((1,), {"rate": 2})
+    assert (held[1](), other()) == (((5,), {}), ((6,), {}))
+    notebook.there("part.label = 'a'; part.__setstate__((add, (7,), {}, vars(part)))", out=["part"])
+    assert notebook.names["part"] is part
+    assert (part(), part.label, part.func) == (((7,), {}), "a", add)
+
+
 def test_generators_of_random_numbers_go_on_for_all_that_hold_them(notebook) -> None:
     made = "rng, state, own = np.random.default_rng(1), np.random.RandomState(1), random.Random(1)"
     notebook.here(f"import numpy as np, random\n{made}\nheld = [rng, state, own]")
