@@ -67,7 +67,8 @@ def _is_recorded(path: str) -> bool:
     """Return whether pip has put a file or folder where it is."""
     entries: set[str] = set()
     for entry in sys.path:
-        with contextlib.suppress(OSError):  # of a relative one, if the working folder is gone
+        # OSError: a relative one, if the working folder is gone; TypeError: Python skips it, too.
+        with contextlib.suppress(OSError, TypeError):
             entries.add(os.path.abspath(entry))  # noqa: PTH100  # it leaves no ".." and "/" there
     place = Path(os.path.abspath(path))  # noqa: PTH100
     return any(

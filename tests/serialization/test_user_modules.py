@@ -95,6 +95,15 @@ def test_a_package_in_a_folder_that_pip_was_given_is_installed(
     assert mine.resolve() == folder / "packages/mine.py"
 
 
+def test_a_module_is_own_where_the_search_path_has_what_is_no_path(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `sys.path.append(os.environ.get("ROOT"))`: Python skips it."""
+    monkeypatch.setattr(sys, "path", [*sys.path, None, 5])
+    put(folder / "mine.py")
+    assert is_user_code(str(folder / "mine.py"))
+
+
 def test_a_module_is_own_whose_notebook_has_no_working_folder_any_more(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
