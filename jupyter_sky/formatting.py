@@ -317,6 +317,14 @@ _INVISIBLE = re.compile(
 )
 
 
+def is_terminal(stream: Any) -> bool:
+    """Return whether a stream is a terminal."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):  # an object of a program's that only writes; closed; None
+        return False
+
+
 def for_terminal(text: str) -> str:
     """Return text of a node as a terminal may get it: with colours, and nothing that commands it.
 

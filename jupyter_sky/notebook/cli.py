@@ -36,7 +36,7 @@ from jupyter_sky.errors import (
     UsageError,
     as_in_command,
 )
-from jupyter_sky.formatting import format_ranks, format_some
+from jupyter_sky.formatting import format_ranks, format_some, is_terminal
 from jupyter_sky.notebook.commands import control
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.dispatch import HANDLERS, Dispatcher
@@ -345,7 +345,7 @@ def _settings() -> Config:
         for name in ("ipython_config.py", "ipython_kernel_config.py"):
             with contextlib.suppress(ConfigFileNotFound):
                 found.merge(PyFileConfigLoader(name, path=str(folder)).load_config())
-    is_plain = not sys.stderr.isatty() or os.environ.get("NO_COLOR")
+    is_plain = not is_terminal(sys.stderr) or os.environ.get("NO_COLOR")
     return Config(
         {
             "Sky": found.Sky,

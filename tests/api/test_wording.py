@@ -108,6 +108,16 @@ def test_a_program_of_jupyter_sky_run_is_advised_commands_of_a_terminal(tmp_path
     assert "or stop that first with `jupyter sky interrupt`." in done.stdout
 
 
+@pytest.mark.parametrize("stream", ["None", "types.SimpleNamespace(write=len, flush=int)"])
+def test_a_pool_of_a_program_without_standard_error(stream: str) -> None:
+    done = _run(
+        "-c",
+        f"import sys, types\nsys.stderr = {stream}\nimport jupyter_sky as sky\n"
+        "with sky.ComputePool(nodes=1) as pool: print(sky.compute(abs)(-5) >> pool)",
+    )
+    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
+
+
 class _Refused(SkyError):
     """A type of the user's own."""
 

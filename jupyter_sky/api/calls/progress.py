@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 
-from jupyter_sky.formatting import format_duration
+from jupyter_sky.formatting import format_duration, is_terminal
 
 _AFTER = 1.0
 """Seconds after which it is shown: what is done by then needs no bar."""
@@ -87,11 +87,9 @@ class ProgressBar:
 
 def _columns() -> int:
     """Return the width of the terminal in characters."""
-    return shutil.get_terminal_size().columns - 1 if sys.stderr.isatty() else 1000
+    return shutil.get_terminal_size().columns - 1 if is_terminal(sys.stderr) else 1000
 
 
 def _is_read() -> bool:
     """Return whether somebody can see the line: in a terminal or notebook, not in a log file."""
-    if sys.stderr is None:
-        return False
-    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
+    return is_terminal(sys.stderr) or type(sys.stderr).__module__.startswith("ipykernel")

@@ -9,6 +9,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from jupyter_sky.formatting import is_terminal
 from jupyter_sky.providers.progress import Preparation
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class _TerminalDisplay:
 
     def show(self, lines: list[str], line: str) -> None:
         is_new, self._line = line != self._line, line
-        if not sys.stderr.isatty():
+        if not is_terminal(sys.stderr):
             if is_new:
                 print(line, file=sys.stderr, flush=True)
             return

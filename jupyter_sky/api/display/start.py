@@ -18,6 +18,7 @@ from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster import stopped
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import Declined, SkyError
+from jupyter_sky.formatting import is_terminal
 from jupyter_sky.providers.choice import Candidate, Selection, in_order
 from jupyter_sky.serialization import pickling
 
@@ -44,7 +45,7 @@ def start(place: Candidate, plugins: Sequence[Plugin]) -> Cluster:
     spec, runtime_env = assemble(replace(place.spec, image=image), plugins)
     shell = shell_here()
     is_shown = hasattr(shell, "kernel") or makes_environments(provider)
-    if not is_shown and not sys.stderr.isatty():
+    if not is_shown and not is_terminal(sys.stderr):
         return Cluster.start(spec, provider, runtime_env)
     with ProgressLine(shell, spec.name) as line:
         cluster = Cluster.start(spec, provider, runtime_env, line.update)

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from jupyter_sky.formatting import is_terminal
+
 
 def has_keyboard() -> bool:
     """Return whether this thread can ask the user: papermill and nbconvert take no input.
@@ -20,10 +22,7 @@ def has_keyboard() -> bool:
         return False
     if (kernel := _kernel()) is not None:
         return bool(getattr(kernel, "_allow_stdin", False))
-    try:
-        return sys.stdin is not None and sys.stdin.isatty()
-    except ValueError:  # it is closed, for example in a background process
-        return False
+    return is_terminal(sys.stdin)
 
 
 def _kernel() -> Any:
@@ -33,8 +32,7 @@ def _kernel() -> Any:
 
 def _type(prompt: str) -> str:
     """Return what the user types; a file that gets the program's output does not get the prompt."""
-    # A program may have put an object there that only writes.
-    if _kernel() is None and not getattr(sys.stdout, "isatty", bool)():
+    if _kernel() is None and not is_terminal(sys.stdout):
         print(prompt, end="", file=sys.stderr, flush=True)
         prompt = ""
     return input(prompt)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from jupyter_sky.api.prompts.keyboard import Question, TakenBack
 from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.formatting import format_ranks
+from jupyter_sky.formatting import format_ranks, is_terminal
 from jupyter_sky.transport.protocol.debugging import LONGEST_ANSWER, AnswerKind
 from jupyter_sky.transport.protocol.events import Prompted
 
@@ -197,7 +197,7 @@ class Prompter:
     def _end_line(self) -> None:
         # A terminal's cursor is still behind the prompt; a page removes the prompt when the cell
         # ends.
-        if sys.stdout.isatty():
+        if is_terminal(sys.stdout):
             self._say("\n")
 
     def _is_open(self, event: Prompted) -> bool:

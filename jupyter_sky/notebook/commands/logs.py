@@ -16,7 +16,7 @@ from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.rank_log import LogEntry, LogPart, LogPlace
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
-from jupyter_sky.formatting import for_terminal
+from jupyter_sky.formatting import for_terminal, is_terminal
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.validation import choose_ranks
@@ -200,7 +200,7 @@ class _PlainPrinter:
     def __init__(self, rank: int, asked: int | None) -> None:
         self._rank = rank
         self._asked = asked
-        self._decoder = TerminalDecoder() if sys.stdout.isatty() else StreamDecoder()
+        self._decoder = TerminalDecoder() if is_terminal(sys.stdout) else StreamDecoder()
 
     def left_out(self, size: int, lines: int) -> None:
         if size and (self._asked is None or lines < self._asked):
@@ -241,7 +241,7 @@ class _LabelledPrinter:
     def _write(self, rank: int, line: bytes) -> None:
         # Bars of several ranks would overwrite each other, so only the last state of each is shown.
         text = _last_state(line).removesuffix(b"\r").decode(errors="replace")
-        shown = for_terminal(text) if sys.stdout.isatty() else text
+        shown = for_terminal(text) if is_terminal(sys.stdout) else text
         sys.stdout.write(f"{rank:>{self._width}} │ {shown}\n")
 
 

@@ -7,6 +7,8 @@ import shutil
 import sys
 import time
 
+from jupyter_sky.formatting import is_terminal
+
 _INTERVAL = 0.1  # seconds between two states of a bar
 _ESCAPES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")  # a line may be cut in the middle of one
 
@@ -23,7 +25,7 @@ class BottomLine:
         now = time.monotonic()
         if not text:
             self.erase()
-        elif text != self._shown and now >= self._next and sys.stderr.isatty():
+        elif text != self._shown and now >= self._next and is_terminal(sys.stderr):
             columns = shutil.get_terminal_size().columns
             line = _ESCAPES.sub("", text)[: columns - 1]
             print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)

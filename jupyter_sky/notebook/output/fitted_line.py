@@ -6,7 +6,7 @@ import re
 import shutil
 from typing import TextIO
 
-from jupyter_sky.formatting import not_overwritten
+from jupyter_sky.formatting import is_terminal, not_overwritten
 
 _WITH_ENDS = re.compile(r"[^\n]*\n|[^\n]+")
 
@@ -30,7 +30,7 @@ class FittedLine:
 
     def fit(self, text: str) -> str:
         """Return what to write for the next part of the text."""
-        if not self._stream.isatty():
+        if not is_terminal(self._stream):
             return text
         columns = shutil.get_terminal_size().columns
         return "".join(self._fit(part, columns - 1) for part in _WITH_ENDS.findall(text))

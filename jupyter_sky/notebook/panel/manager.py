@@ -16,6 +16,7 @@ from IPython.display import DisplayHandle
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.snapshot import KeptOutput, Snapshot
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import is_terminal
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.panel.static_view import headline, is_going_on
 from jupyter_sky.notebook.panel.strip import Strip
@@ -247,7 +248,7 @@ class _TerminalLine(NoStrip):
 
     def finish(self) -> None:
         """Print how the run has ended, once: a terminal cannot replace what it has shown."""
-        if self._is_over or not sys.stdout.isatty():
+        if self._is_over or not is_terminal(sys.stdout):
             return
         self._is_over = True
         snapshot = self._snapshot()

@@ -14,6 +14,7 @@ from types import FrameType
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.control.shells import Shell
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import is_terminal
 
 _PIECE = 64 * 1024
 _CTRL_C = b"\x03"
@@ -33,7 +34,7 @@ def check_terminal() -> None:
             "a shell of a node needs a terminal as Linux and macOS have it: use WSL, or Terminal "
             "in JupyterLab's sidebar where Jupyter's server runs on one of them."
         )
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
         raise UsageError(
             "a shell of a node needs a terminal, and this is none: to run commands without one, "
             "use `%%sky --sh` in a cell."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import BuiltinFunctionType
 
 from jupyter_sky.errors import Declined, UsageError
-from jupyter_sky.formatting import format_dollars, format_duration
+from jupyter_sky.formatting import format_dollars, format_duration, is_terminal
 from jupyter_sky.providers.aws.market.rounding import ROUNDING, as_limit, format_sufficient
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.providers.scaling import RunningCluster
@@ -87,9 +87,8 @@ def ask(question: str, otherwise: str, what: str = "") -> None:
 
 def _answer(question: str) -> str:
     """Return the user's answer, also where the output of a program goes into a file."""
-    # Python asks on standard output; a notebook has its own `input`. A program may have put an
-    # object there that only writes.
-    if isinstance(input, BuiltinFunctionType) and not getattr(sys.stdout, "isatty", bool)():
+    # Python asks on standard output; a notebook has its own `input`.
+    if isinstance(input, BuiltinFunctionType) and not is_terminal(sys.stdout):
         print(question, end="", file=sys.stderr, flush=True)
         question = ""
     return input(question)

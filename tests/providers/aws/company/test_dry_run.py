@@ -237,14 +237,15 @@ def test_a_terminal_whose_output_goes_into_a_file_sees_the_question(
     assert "nothing was started; to start without a question, add `--max-price`" in done.stderr
 
 
-def test_a_program_whose_output_is_an_object_that_only_writes_sees_the_question(
+def test_a_program_whose_output_goes_to_objects_that_only_write_sees_the_question(
     account: Account, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(
         "import sys\nimport jupyter_sky as sky\n\n"
-        "class Log:\n    def write(self, text): return sys.__stdout__.write(text)\n"
+        "class Log:\n    def __init__(self, file): self.write = file.write\n"
         "    def flush(self): pass\n\n"
-        "sys.stdout = Log()\nwith sky.ComputePool(nodes=2, accelerator='A100', provider=sky.AWS()):"
+        "sys.stdout, sys.stderr = Log(sys.stdout), Log(sys.stderr)\n"
+        "with sky.ComputePool(nodes=2, accelerator='A100', provider=sky.AWS()):"
         " pass\n"
     )
     done = subprocess.run(
