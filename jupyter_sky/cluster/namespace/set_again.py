@@ -207,8 +207,10 @@ class SetAgain:
 
         values = [*self._remote_state.everything()]
         self._remote_state.revise({key for key, _ in values}, revised)
-        holding = (value for key, value in values if key in keys and not value.is_outdated)
-        return all(token in (value.contents or ()) for value in holding)
+        holding = [each.contents for key, each in values if key in keys and not each.is_outdated]
+        # The notebook may have put it into others of them since.
+        is_in = [token in contents for contents in holding if contents is not None]
+        return len(is_in) == len(holding) and (any(is_in) or not holding)
 
     def _mark_in_models(
         self, holders: Mapping[int, Set[str]], parts: Mapping[int, Set[str | None]]

@@ -280,6 +280,14 @@ def test_what_only_the_head_has_brought_home_is_also_in_a_value_of_the_notebook(
     assert notebook.ask("(config, both['config'] is config)") == seen
 
 
+def test_what_is_changed_and_put_into_a_value_that_ranks_have(notebook) -> None:
+    notebook.here("config, both = {'step': 0, 'lr': 1}, {'config': {'step': 50, 'lr': 50}, 'n': 0}")
+    notebook.there("config['step'] += 1 + rank; both['n'] = rank")
+    notebook.here("both['config'] = config; config['lr'] = 7")
+    seen = [({"step": 1 + rank, "lr": 7}, rank, True) for rank in range(4)]
+    assert notebook.ask("(config, both['n'], both['config'] is config)") == seen
+
+
 @pytest.mark.parametrize("here", ["", "; made['args']['lr'] = 7"])
 def test_what_only_the_head_has_brought_home_has_another_name_in_the_notebook(
     notebook, here
