@@ -99,6 +99,17 @@ def test_what_moves_while_values_are_received_is_found_by_its_new_place(monkeypa
         received.find(6)
 
 
+def test_what_is_given_again_has_the_token_that_it_had_and_is_let_go_of() -> None:
+    received, config = ReceivedObjects(), {"step": 0}
+    for token in (7, 8):  # another one in each run
+        received.give({}, {token: config})
+    assert received.get(7) is config
+    assert received.get(8) is None
+    del config
+    received.drop_unused()
+    assert received.get(7) is None
+
+
 def test_what_comes_back_may_be_dropped_before_it_has_a_place(monkeypatch: Any) -> None:
     main = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)

@@ -183,13 +183,14 @@ class ReceivedObjects:
         known |= {id(held()): token for token, held in self._plain.items()}
         placed = {token: find() for token, find in self._places.items()}
         known |= {id(obj): token for token, obj in placed.items() if obj is not None}
-        known = {id(obj): token for token, obj in common.items()} | known
+        new = {token: obj for token, obj in common.items() if id(obj) not in known}
+        known |= {id(obj): token for token, obj in new.items()}
         tokens = Tokens(
             FIRST_OF_RANKS + int.from_bytes(os.urandom(7), "big"),
             {index: known[identity] for identity, (index, _) in memo.items() if identity in known},
         )
         self.record(tokens, dict(memo.values()))
-        others = {token: obj for token, obj in common.items() if id(obj) not in memo}
+        others = {token: obj for token, obj in new.items() if id(obj) not in memo}
         self.record(Tokens(0, dict(enumerate(others))), dict(enumerate(others.values())))
         return tokens
 
