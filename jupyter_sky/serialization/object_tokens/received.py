@@ -179,10 +179,7 @@ class ReceivedObjects:
             Objects by the tokens that they have on all ranks, if they are new here, or if another
             rank gives its own to the notebook.
         """
-        known = {id(obj): token for token, obj in self._objects.items()}
-        known |= {id(held()): token for token, held in self._plain.items()}
-        placed = {token: find() for token, find in self._places.items()}
-        known |= {id(obj): token for token, obj in placed.items() if obj is not None}
+        known = self.identities()
         new = {token: obj for token, obj in common.items() if id(obj) not in known}
         known |= {id(obj): token for token, obj in new.items()}
         tokens = Tokens(
@@ -193,6 +190,13 @@ class ReceivedObjects:
         others = {token: obj for token, obj in new.items() if id(obj) not in memo}
         self.record(Tokens(0, dict(enumerate(others))), dict(enumerate(others.values())))
         return tokens
+
+    def identities(self) -> dict[int, int]:
+        """Return the tokens of objects by their identity."""
+        known = {id(obj): token for token, obj in self._objects.items()}
+        known |= {id(held()): token for token, held in self._plain.items()}
+        placed = {token: find() for token, find in self._places.items()}
+        return known | {id(obj): token for token, obj in placed.items() if obj is not None}
 
     def drop_unused(self) -> None:
         """Drop objects that nothing else refers to."""

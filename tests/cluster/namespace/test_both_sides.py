@@ -280,6 +280,15 @@ def test_what_only_the_head_has_brought_home_is_also_in_a_value_of_the_notebook(
     assert notebook.ask("(config, both['config'] is config)") == seen
 
 
+def test_what_the_head_has_brought_home_in_a_run_of_its_own(notebook) -> None:
+    notebook.there("made = {'step': 0, 'lr': 1, 'args': {'lr': 1}}")
+    notebook.there("", out=["made"], ranks=[0])
+    notebook.there("made['step'] += 1 + rank")
+    notebook.here("made['args']['lr'] = 7")
+    seen = [{"step": 1 + rank, "lr": 1, "args": {"lr": 7}} for rank in range(4)]
+    assert notebook.ask("made") == seen
+
+
 def test_what_is_changed_and_put_into_a_value_that_ranks_have(notebook) -> None:
     notebook.here("config, both = {'step': 0, 'lr': 1}, {'config': {'step': 50, 'lr': 50}, 'n': 0}")
     notebook.there("config['step'] += 1 + rank; both['n'] = rank")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from jupyter_sky.node.rank.namespace.counterparts import counterparts
 from jupyter_sky.node.rank.namespace.takeover import (
     arrays,
     containers,
@@ -24,6 +25,7 @@ from jupyter_sky.serialization.changes.container_changes import has_parts
 from jupyter_sky.serialization.models.torch_kinds import KINDS
 from jupyter_sky.serialization.object_tokens.kinds import is_mutable
 from jupyter_sky.serialization.object_tokens.received import received_objects
+from jupyter_sky.serialization.object_tokens.tokens import FIRST_OF_RANKS
 
 _HOLDER = len(KINDS)
 
@@ -51,6 +53,7 @@ class Takeover:
 
     def apply(self, changes: Mapping[str, Collection[str]]) -> None:
         """Take over changes, as `changes_of` of both kinds describes them."""
+        self._find_counterparts(changes)
         here: dict[int, Any] = {}
         with suppress(Exception):  # of any kind, from the user's classes: nothing is kept
             here = self._tensors_here()
@@ -78,6 +81,23 @@ class Takeover:
             received_objects.replace(self._replaced)
             self._places += [(self._bound, name) for name in self._bound.keys() - self._taken]
             _relink(self._places, self._replaced)
+
+    def _find_counterparts(self, keys: Iterable[str]) -> None:
+        """Find what is here of values that other ranks have given in a run without this one.
+
+        It has the same names. What has a token is what the notebook knows by another value.
+        """
+        former = received_objects.former
+        tokens = [int(token) for name, _, token in (key.rpartition(" ") for key in keys) if name]
+        given = [received_objects.get(token) for token in tokens if token >= FIRST_OF_RANKS]
+        if all(id(each) in former for each in given):
+            return
+        theirs = counterparts("", self._bound)
+        own = counterparts("", {name: self._present(name) for name in self._bound})
+        known = received_objects.identities()
+        for token in theirs.keys() & own.keys():
+            if id(own[token]) not in known:
+                former.setdefault(id(theirs[token]), own[token])
 
     def _pair(self, name: str) -> tuple[Any, Any]:
         """Return what was received, and what is here, for a key of the changes."""
