@@ -16,7 +16,7 @@ from jupyter_sky.serialization.object_tokens.kinds import (
     is_plain,
 )
 from jupyter_sky.serialization.object_tokens.places import Place, places
-from jupyter_sky.serialization.object_tokens.tokens import FIRST_OF_RANKS, StrongReference, Tokens
+from jupyter_sky.serialization.object_tokens.tokens import FIRST_OF_ONE, StrongReference, Tokens
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -183,7 +183,7 @@ class ReceivedObjects:
         new = {token: obj for token, obj in common.items() if id(obj) not in known}
         known |= {id(obj): token for token, obj in new.items()}
         tokens = Tokens(
-            FIRST_OF_RANKS + int.from_bytes(os.urandom(7), "big"),
+            FIRST_OF_ONE + int.from_bytes(os.urandom(7), "big"),
             {index: known[identity] for identity, (index, _) in memo.items() if identity in known},
         )
         self.record(tokens, dict(memo.values()))

@@ -22,6 +22,9 @@ from typing import Any
 FIRST_OF_RANKS = 1 << 60
 """Tokens from here on are by ranks: no notebook counts so far, and no two ranks choose the same."""
 
+FIRST_OF_ONE = FIRST_OF_RANKS + (1 << 56)
+"""Those from here on are by one rank alone: of several that an object has, the smallest counts."""
+
 
 @dataclass(frozen=True)
 class Tokens:

@@ -16,7 +16,8 @@ from typing import Any
 import blake3
 
 from jupyter_sky.serialization.changes.container_changes import has_parts, parts_of
-from jupyter_sky.serialization.models.torch_kinds import is_any
+from jupyter_sky.serialization.models.sharded import unwrapped
+from jupyter_sky.serialization.models.torch_kinds import is_any, is_module
 from jupyter_sky.serialization.object_tokens.tokens import FIRST_OF_RANKS
 
 _MOST = 1000
@@ -39,12 +40,14 @@ def counterparts(run: str, named: Mapping[str, Any]) -> dict[int, Any]:
         waiting, seen = deque(sorted(named.items(), key=itemgetter(0))), dict[int, Any]()
         while waiting:
             place, value = waiting.popleft()
+            value = unwrapped(value) if is_module(value) else value  # as the notebook gets it
             parts = _parts(value)
             if id(value) in seen or parts is None:
                 continue
             seen[id(value)] = value
             if type(value) is not tuple:
-                found[_token(f"{run} {place} {type(value).__qualname__}")] = value
+                kind = "" if is_any(value) else type(value).__qualname__
+                found[_token(f"{run} {place} {kind}")] = value
             if len(seen) + len(waiting) + len(parts) <= _MOST:
                 inside = [(place + label, part) for label, part in parts.items()]
                 waiting += sorted(inside, key=itemgetter(0))
