@@ -159,15 +159,10 @@ def record_stop(identity: str, when: float, cost: DiskCost) -> None:
     registry.update(identity, decide)
 
 
-def record_begin(row: RegistryRow, money: float | None = None) -> CostMeter:
+def record_begin(row: RegistryRow) -> CostMeter:
     """Record that this process is about to start the machines of a stopped cluster.
 
     Until `record_running`, it costs what its disks do: the user may be asked before.
-
-    Parameters
-    ----------
-    money
-        A new limit: dollars that it may cost from now on.
 
     Returns
     -------
@@ -188,8 +183,6 @@ def record_begin(row: RegistryRow, money: float | None = None) -> CostMeter:
         spent = there.cost(now) or there.meter.spent
         starting = {**starter, "since": now, "stopped": there.spec.get("stopped")}
         changes: dict[str, Any] = {"stopped": None, "starting": starting}
-        if money is not None:
-            changes["limit"] = spent + money
         meters.append(CostMeter(spent, now))
         return _at_another_price(there, now, changes)
 
@@ -197,8 +190,14 @@ def record_begin(row: RegistryRow, money: float | None = None) -> CostMeter:
     return meters[0]
 
 
-def record_running(identity: str) -> CostMeter | None:
+def record_running(identity: str, money: float | None = None) -> CostMeter | None:
     """Record that the machines of a cluster are started now, and cost what running ones do.
+
+    Parameters
+    ----------
+    money
+        A new limit: dollars that it may cost from now on. It holds from here on, as a start that
+        was refused before changes nothing.
 
     Returns
     -------
@@ -211,8 +210,11 @@ def record_running(identity: str) -> CostMeter | None:
         if row is None:
             return None
         now = time.time()
-        meters.append(CostMeter(row.cost(now) or row.meter.spent, now))
+        spent = row.cost(now) or row.meter.spent
+        meters.append(CostMeter(spent, now))
         changes: dict[str, Any] = {"stopped": None}
+        if money is not None:
+            changes["limit"] = spent + money
         if starting := row.spec.get("starting"):
             changes["starting"] = {**starting, "stopped": None}
         return _at_another_price(row, now, changes)

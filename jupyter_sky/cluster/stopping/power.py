@@ -171,10 +171,10 @@ async def _start(
     left = stops.money_left(row, time.time()) if money is None else money
 
     def on_running() -> None:
-        controller.cost.meter = stops.record_running(row.id) or controller.cost.meter
+        controller.cost.meter = stops.record_running(row.id, money) or controller.cost.meter
 
     # Whatever stops this meanwhile: what is recorded has to be undone.
-    beginning = asyncio.ensure_future(blocking(stops.record_begin, row, money))
+    beginning = asyncio.ensure_future(blocking(stops.record_begin, row))
     try:
         controller.cost.meter = await shielded(beginning)
         spec = controller.spec

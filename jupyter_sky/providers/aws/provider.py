@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -212,10 +213,15 @@ class AWS(Settings):
         if like.ssm:
             session.check_tools()
         there = await in_thread(clients_at, like.location)
-        work = Cancellable(progress)
+        work, begun = Cancellable(progress), threading.Event()
+
+        def begin() -> None:
+            begun.set()
+            on_running()
+
         try:
             rented = await work.run(
-                lambda: resume.resume(there, self, spec, before, money, work.report, on_running)
+                lambda: resume.resume(there, self, spec, before, money, work.report, begin)
             )
             bootstrap = self._bootstrap_like(like)
             until = spent_at(rented, money)
@@ -225,8 +231,9 @@ class AWS(Settings):
             return started
         except BaseException:
             await work.stop()
-            say(progress, "stopping what was started")
-            await shielded(in_thread(power.stop_again, there, ids))
+            if begun.is_set():
+                say(progress, "stopping what was started")
+                await shielded(in_thread(power.stop_again, there, ids))
             raise
 
     async def stopped_at(self, machines: Sequence[Machine]) -> list[float | None]:

@@ -12,6 +12,7 @@ import pytest
 
 from jupyter_sky.providers.aws.clients import Clients
 from tests.notebook.kernels import LiveNotebook
+from tests.providers.aws.stand_in.account import Account
 from tests.providers.aws.stand_in.machines import Machines
 from tests.providers.aws.stand_in.notebook import renting_notebook
 
@@ -39,7 +40,11 @@ sys.setprofile(stop_at_up)
 
 
 def test_stop_and_start(
-    notebook: LiveNotebook, machines: Machines, left: Callable[[], list[str]], tmp_path: Path
+    notebook: LiveNotebook,
+    account: Account,
+    machines: Machines,
+    left: Callable[[], list[str]],
+    tmp_path: Path,
 ) -> None:
     sentence = notebook.run("%%sky --nodes 2 --autostop\npass").sentence
     assert "--autostop does not apply to local nodes: leave it out" in sentence
@@ -70,6 +75,12 @@ def test_stop_and_start(
     assert "us-east-1, disks of it stopped" in notebook.succeed("%sky costs").stdout
     sentence = notebook.run("%%sky --cluster train\npass").sentence
     assert "cluster train is stopped: `%sky start train` starts it again" in sentence
+    # What is refused is not the limit of the next start, and has started nothing to be stopped.
+    stopped_once = account.actions.count("StopInstances")
+    sentence = notebook.run("%sky start train --max-cost 0.01").sentence
+    assert "$0.01 are left of --max-cost" in sentence
+    assert account.actions.count("StopInstances") == stopped_once
+    assert "--max-cost" not in notebook.succeed("%sky status").stdout
     # Another kernel starts it again, which knows what it was made of.
     notebook.restart()
     notebook.succeed(f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}")

@@ -54,7 +54,9 @@ def test_disks_of_stopped_machines_count(cluster: None) -> None:
     assert left(2) == pytest.approx(6, abs=0.1)
     stops.record_stop(ID, time.time(), DiskCost(0.5))
     assert left(4) == pytest.approx(8, abs=0.1)
-    stops.record_begin(row(), money=100.0)
+    # A new limit holds from when machines run: a start that is refused before changes nothing.
+    stops.record_begin(row())
+    stops.record_running(ID, money=100.0)
     assert left(0) == pytest.approx(100)
 
 

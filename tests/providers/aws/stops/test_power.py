@@ -113,10 +113,10 @@ def stop_as_it_is_recorded(cells: Cells, monkeypatch: pytest.MonkeyPatch) -> Non
     """Stop a start while it is written down that it begins."""
     begin, begun = stops.record_begin, threading.Event()
 
-    def record(row: RegistryRow, money: float | None) -> CostMeter:
+    def record(row: RegistryRow) -> CostMeter:
         begun.set()
         until(is_being_stopped)
-        return begin(row, money)
+        return begin(row)
 
     with monkeypatch.context() as slow, event_loop.interrupted_by(begun):
         slow.setattr(stops, "record_begin", record)
