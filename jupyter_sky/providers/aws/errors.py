@@ -19,7 +19,10 @@ UNREACHABLE = "Unreachable"
 NO_SPOT_ROLE = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 """The code where the account lacks what its first spot instance needs."""
 
-_NO_CREDENTIALS = (
+NO_CREDENTIALS = "NoCredentials"
+"""The code of errors where nothing says who asks."""
+
+_LOG_IN = (
     "there are no credentials for AWS here: run `aws configure` or `aws sso login` in a terminal, "
     "or set AWS_PROFILE"
 )
@@ -85,7 +88,7 @@ def explain_errors(*done: str) -> Iterator[None]:
         if refusal.code not in done:
             raise refusal from None
     except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError):
-        raise AWSError(f"{_NO_CREDENTIALS}.") from None
+        raise AWSError(f"{_LOG_IN}.", NO_CREDENTIALS) from None
     except (boto.UnauthorizedSSOTokenError, boto.TokenRetrievalError, boto.SSOTokenLoadError):
         raise AWSError(f"{_EXPIRED}.") from None
     except boto.ProfileNotFound as error:

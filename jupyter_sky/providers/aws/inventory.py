@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws import local_store, rented
 from jupyter_sky.providers.aws.clients import Clients, clients, clients_at
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.instance import ENDED, Instance
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
-from jupyter_sky.providers.aws.errors import AWSError, explain_errors
+from jupyter_sky.providers.aws.errors import NO_CREDENTIALS, AWSError, explain_errors
 from jupyter_sky.providers.aws.tags import ID
 from jupyter_sky.providers.aws.teardown.resources import EC2Resources, look
 from jupyter_sky.providers.cloud import CloudResources
@@ -143,7 +143,9 @@ def _other_locations(known: Sequence[str]) -> tuple[list[str], list[str]]:
             with explain_errors():
                 regions = [each["RegionName"] for each in there.ec2.describe_regions()["Regions"]]
         except AWSError as error:
-            trouble.append(f"other regions cannot be looked at: {error}")
+            # Who has profiles alone has rented nothing without one.
+            if not (known and error.code == NO_CREDENTIALS):
+                trouble.append(f"other regions cannot be looked at: {error}")
             continue
         others = [there.at(region) for region in regions]
         others = [each for each in others if each.location not in known]
@@ -157,18 +159,26 @@ def _other_locations(known: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _accounts(known: Sequence[str]) -> tuple[list[Clients], list[str]]:
-    """Return clients with each profile that was used and the usual one, or why there are none."""
+    """Return clients with the usual profile and each that was used, or why the former has none."""
     found: dict[str | None, Clients] = {}
-    for location in (None, *known):
-        with contextlib.suppress(SkyError):
-            there = clients_at(location) if location else clients()
+    trouble: list[str] = []
+    try:
+        there = _usual()
+        found[there.profile] = there
+    except SkyError as error:
+        trouble.append(f"what is rented at AWS cannot be listed: {error}")
+    for location in known:
+        with contextlib.suppress(SkyError):  # which is said where the location is looked at
+            there = clients_at(location)
             found.setdefault(there.profile, there)
-    if not found:
-        try:  # the user may name a region in each cell alone
-            found[None] = clients(_ANY_REGION)
-        except SkyError as error:
-            return [], [f"what is rented at AWS cannot be listed: {error}"]
-    return [*found.values()], []
+    return [*found.values()], trouble
+
+
+def _usual() -> Clients:
+    try:
+        return clients()
+    except UsageError:  # the user may name a region in each cell alone
+        return clients(_ANY_REGION)
 
 
 def _has_tags(there: Clients) -> bool | AWSError:

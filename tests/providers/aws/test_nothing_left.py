@@ -146,3 +146,30 @@ def test_gc_asks_as_the_profile_that_started(
     rental.remove()
     assert {call.who for call in account.calls} == {"worker"}
     assert left() == []
+
+
+def test_gc_looks_at_the_usual_account_beside_those_of_profiles(
+    account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "home"))
+    config = tmp_path / "config"
+    config.write_text(
+        "[profile work]\naws_access_key_id = worker\naws_secret_access_key = secret\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    local_store.add_location("us-east-1 as work")
+
+    def askers() -> tuple[set[str], list[str]]:
+        account.calls.clear()
+        _, trouble = inventory.list_resources(everywhere=True)
+        return {each.who for each in account.calls if each.action == "DescribeTags"}, trouble
+
+    with monkeypatch.context() as usual:
+        usual.delenv("AWS_DEFAULT_REGION")  # the user names regions in cells
+        assert askers() == ({"worker", "testing"}, [])
+        usual.delenv("AWS_ACCESS_KEY_ID")
+        assert askers() == ({"worker"}, []), "who has profiles alone rents nothing without one"
+        usual.setenv("AWS_PROFILE", "gone")
+        who, [sentence] = askers()
+    assert who == {"worker"}
+    assert sentence.startswith("what is rented at AWS cannot be listed: The config profile (gone)")
