@@ -65,7 +65,8 @@ def test_a_run_is_whole_where_it_arrives_although_little_is_said_of_it(
     assert ("names" in said, "code" in said) == ("names" in holds, "code" in holds)
     of_nodes = ("generation", "values", "first", "client", "attempts_left")
     shared = {name: value for name, value in request.items() if name not in of_nodes}
-    command = {**shared, "op": "run", "wanted": [], "asked": ["x"] * len(holds), "gpus": None}
+    asked: dict[str, Any] = {"wanted": [], "asked": ["x"] * len(holds), "of_one": ["x"]}
+    command = {**shared, **asked, "op": "run", "gpus": None}
     assert command.keys() == RunCommand.__annotations__.keys()
     arrived = decode_message(encode(messages.compact(command))[PREFIX.size :])
     assert messages.whole_command(arrived) == command
