@@ -278,7 +278,7 @@ test('buttons do what they say, where it can be done', () => {
   looker.press('End this cluster…');
   looker.press('Go to a/train.ipynb (its kernel is busy)');
   looker.toggle();
-  for (const label of ['Show what each rank is doing…', 'Restart all ranks…', 'Change the number of nodes…', 'Open the log', 'Open a terminal on the node of the selected rank']) {
+  for (const label of ['Show what each rank is doing…', 'Restart all ranks…', 'Open the log', 'Open a terminal on the node of the selected rank']) {
     looker.press(label);
   }
   host.querySelector<HTMLElement>('[data-rank="2"]')!.click();
@@ -291,14 +291,14 @@ test('buttons do what they say, where it can be done', () => {
     'a/train.ipynb',
     ['where', 'c1', 0],
     ['restart', 'c1', 0],
-    ['scale', 'c1', 0],
     ['log', 'c1', 0],
     ['terminal', 'c1', 0],
     ['terminal', 'c1', 2],
     ['interrupt', 'c1', 2],
     ['where', 'c1', 2]
   ]);
-  assert.deepEqual(disabledIn(host), ['Stop its machines and keep their disks…']);
+  const whenIdle = ['Change the number of nodes…', 'Stop its machines and keep their disks…'];
+  assert.deepEqual(disabledIn(host), whenIdle);
   // What runs is of a terminal, and the run that is shown of the notebook is over.
   const over = sample();
   over.run!.state = 'ok';
@@ -308,6 +308,9 @@ test('buttons do what they say, where it can be done', () => {
   assert.ok(!stop.hidden);
   looker.show(sampleEntry());
   assert.ok(stop.hidden, 'the view has its own');
+  looker.show(sampleEntry({ state: 'ready' }));
+  looker.press('Change the number of nodes…');
+  assert.deepEqual(did.at(-1), ['scale', 'c1', 2]);
   looker.show(sampleEntry({ state: 'unknown', kernels: [], line: null }));
   assert.deepEqual(disabledIn(host), ['Show what each rank is doing…', 'Copy the line that starts this cluster']);
 });

@@ -191,6 +191,7 @@ def test_what_a_user_does_to_a_cluster(open_notebook: Open, shots: Path) -> None
     user.wait_for_toast("doing: ")
     user.run("%%sky\nprint('kept', 'kept' in globals())").get_by_text("kept False").wait_for()
 
+    user.card("doing", "idle").wait_for()  # while something runs, their number stays
     card.get_by_role("button", name="Change the number of nodes").click()
     user.page.get_by_role("dialog").get_by_role("spinbutton").fill("0")
     user.confirm("Change")

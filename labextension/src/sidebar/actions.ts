@@ -68,12 +68,13 @@ export function isPossible(action: Action, entry: Entry): boolean {
     case 'interrupt':
     case 'where':
       return state === 'running';
+    case 'scale': // which is refused while something runs
+      return isUp(entry) && state !== 'running';
     case 'restart':
-    case 'scale':
     case 'attach':
     case 'log':
     case 'terminal':
-      return isReachable(entry) && state !== 'down' && state !== 'starting' && state !== 'stopped';
+      return isUp(entry);
     case 'copy':
       return line !== null;
     case 'stop':
@@ -85,9 +86,11 @@ export function isPossible(action: Action, entry: Entry): boolean {
   }
 }
 
-/** Whether the registry or a kernel says where the nodes are: an entry that cannot be read does not. */
-function isReachable({ created, kernels }: Entry): boolean {
-  return created !== null || kernels.length > 0;
+/** Whether there are nodes, and the registry or a kernel says where: an entry that cannot be read does
+    not. */
+function isUp({ state, created, kernels }: Entry): boolean {
+  const isKnown = created !== null || kernels.length > 0;
+  return isKnown && state !== 'down' && state !== 'starting' && state !== 'stopped';
 }
 
 /** The actions in the row of buttons; the others are beside the name. */
