@@ -372,7 +372,10 @@ def _advice(controller: Controller) -> str:
     """Return advice for a cluster that ends because a node was not replaced."""
     if len(controller.connections) < 2 or not isinstance(controller.provider, Scalable):
         return ""
-    return f"{RESTARTS_TOO}; with `--replace` it goes on with another node"
+    if controller.spec.replace:  # which has not helped: all nodes are lost
+        return RESTARTS_TOO
+    # The others may be about to end too, as those of a job do.
+    return f"{RESTARTS_TOO}; with `--replace` it goes on with another node while others are left"
 
 
 def _rest(controller: Controller) -> str:

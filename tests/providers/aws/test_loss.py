@@ -66,7 +66,7 @@ def test_what_is_left_of_a_lost_cluster_is_said_to_cost_money(
     cells = start(2, framework=False, spot=True, asked={"patience": PATIENCE})
     *_, last = machines.hosts
     said = lost(cells, lambda: clients.ec2.terminate_instances(InstanceIds=[last]) and None)
-    assert said.endswith(f"goes on with another node. {rest_of(cells)}")
+    assert said.endswith(f"goes on with another node while others are left. {rest_of(cells)}")
 
 
 def rest_of(cells: Cells) -> str:

@@ -98,13 +98,23 @@ def test_a_cluster_of_a_slurm_that_is_out_of_reach_can_be_forgotten(
     assert not queue()
 
 
-def test_a_job_that_has_ended_is_not_said_to_go_on(notebook: LiveNotebook) -> None:
-    line = "%%sky --provider slurm --nodes 2 --plugin none"
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("", "; with `--replace` it goes on with another node while others are left."),
+        ("--replace", "to start a new one (`%sky restart` does so too)."),
+    ],
+)
+def test_a_job_that_has_ended_is_not_said_to_go_on(
+    notebook: LiveNotebook, option: str, advice: str
+) -> None:
+    line = f"%%sky --provider slurm --nodes 2 --plugin none {option}"
     cell = notebook.start(f"{line}\nimport time\nprint('begun')\ntime.sleep(600)")
     notebook.until(cell, lambda cell: "begun" in cell.stdout)
     [row] = registry.rows()
     subprocess.run(["scancel", row.machines[0]["id"]], check=True)
-    assert "has ended (CANCELLED)" in notebook.finish(cell).sentence
+    said = notebook.finish(cell).sentence
+    assert "has ended (CANCELLED)" in said and said.endswith(advice)
     assert "no connection to" not in str(cell.shown)
 
 
