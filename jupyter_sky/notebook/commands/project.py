@@ -6,11 +6,13 @@ import glob
 from argparse import Namespace
 from pathlib import Path
 
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_count, format_list
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.project import files
+from jupyter_sky.notebook.project.sending import PartlySent
 from jupyter_sky.notebook.scripts.run import NodeScript, run_scripts
 from jupyter_sky.notebook.validation import choose_ranks, first_ranks
 
@@ -38,11 +40,18 @@ def put(context: CommandContext, options: Namespace) -> None:
         print(f"{cluster.name}: its nodes see the files of this computer, {_uncopied(options)}")
         return
     size = format_bytes(sum(each.size for each in contents))
+    verb = "is" if len(options.paths) == 1 else "are"
     script = NodeScript(":", f"put {named}", folders=tuple(contents))
-    run_scripts(context.shell, session, cluster, CellOptions(), [script])
+    try:
+        run_scripts(context.shell, session, cluster, CellOptions(), [script])
+    except PartlySent:
+        raise
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"{named} ({size}) {verb} not on all nodes: the same line sends what they lack."
+        ) from None
     nodes = format_count(len(cluster.state.nodes), "node")
-    is_on = "is on" if len(options.paths) == 1 else "are on"
-    print(f"{cluster.name}: {named} ({size}) {is_on} {nodes}")
+    print(f"{cluster.name}: {named} ({size}) {verb} on {nodes}")
 
 
 def get(context: CommandContext, options: Namespace) -> None:

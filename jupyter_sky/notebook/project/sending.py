@@ -32,6 +32,10 @@ from jupyter_sky.transport.protocol.messages import Script
 _STEPS = 20  # between two updates of the display
 
 
+class PartlySent(Interrupted):
+    """The user stopped a large folder on its way: what has arrived is not sent again."""
+
+
 def send_ahead(
     shell: InteractiveShell,
     cluster: Cluster,
@@ -61,7 +65,7 @@ def send_ahead(
 
     Raises
     ------
-    Interrupted
+    PartlySent
         If the user stops it.
     SkyError
         If it cannot be sent, or something is in the way on a node.
@@ -121,7 +125,7 @@ def _send(
                 run.check()
                 sent += size
         except (Interrupted, KeyboardInterrupt):
-            raise Interrupted(
+            raise PartlySent(
                 f"{what} did not go as a whole: the same line goes on where it was stopped."
             ) from None
     raise AssertionError("a folder has a last portion")

@@ -156,6 +156,23 @@ def test_between_nodes_it_is_the_link_between_them_that_counts(lab: Lab, start) 
         lab.hosts[1].speed_up()
 
 
+def test_stop_while_files_are_sent_says_which_are_not_there(
+    lab: Lab, slow_notebook: LiveNotebook
+) -> None:
+    (slow_notebook.path.parent / "photos.bin").write_bytes(HARD)
+    before = received(lab, 0)
+    sending = slow_notebook.start("%sky put photos.bin")
+    until(lambda: received(lab, 0) > before + 1_000_000)
+    slow_notebook.interrupt()
+    assert slow_notebook.finish(sending).sentence == (
+        "KeyboardInterrupt: photos.bin (8 MB) is not on all nodes: "
+        "the same line sends what they lack."
+    )
+    assert "photos.bin (8 MB) is on 1 node" in slow_notebook.succeed("%sky put photos.bin").stdout
+    slow_notebook.succeed("%%sky --out size\nimport os\nsize = os.path.getsize('photos.bin')")
+    assert slow_notebook.value("size") == len(HARD)
+
+
 def received(lab: Lab, number: int) -> int:
     return lab.hosts[number].carried()[0]
 
