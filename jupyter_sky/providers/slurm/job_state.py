@@ -59,9 +59,16 @@ _OF = {
     "SubmitJobs": ("jobs in the queue", "wait for the end of one"),
     "SubmitJob": ("jobs in the queue", "wait for the end of one"),
 }
+_OFFERS = "`%sky offers --provider slurm`"
+
 _REFUSED = {
     "Invalid account": "name one of yours with `--account`",
     "Invalid qos": "name one of yours with `--qos`",
+    "Invalid partition": f"{_OFFERS} shows those that there are",
+    "Invalid feature": "type another `--constraint`: `sinfo --format=%f` lists them",
+    "Invalid generic resource": f"{_OFFERS} shows what nodes have",
+    "node configuration is not available": f"{_OFFERS} shows what nodes have",
+    "Requested time limit is invalid": f"type another `--time`: {_OFFERS} shows what is allowed",
 }
 """What to do where Slurm refuses a job in these words."""
 

@@ -25,6 +25,7 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.paths import home, of_the_user
 from jupyter_sky.providers.slurm import jobs, login, starting
 from jupyter_sky.providers.slurm import queue as slurm_queue
+from jupyter_sky.providers.slurm.job_state import refusal_in_words
 from jupyter_sky.providers.slurm.login import SlurmError, login_node, own_environment
 from jupyter_sky.providers.slurm.partitions import diagnose, node_kinds
 from jupyter_sky.providers.slurm.provider import Slurm
@@ -154,11 +155,44 @@ def test_what_has_no_number_of_a_job_is_shown() -> None:
         slurm_queue._number("")
 
 
-def test_what_slurm_refuses_is_said_in_its_words(slurm: Path) -> None:
-    with pytest.raises(SkyError, match="invalid partition specified: moon.*Invalid partition name"):
-        start("lost", provider=Slurm(partition="moon"))
+@pytest.mark.parametrize(
+    ("options", "words", "advice"),
+    [
+        (
+            {"partition": "moon"},
+            "invalid partition specified: moon.*Invalid partition name",
+            "specified: `%sky offers --provider slurm` shows those that there are",
+        ),
+        (
+            {"gres": "gpu:moon:1"},
+            "Requested node configuration is not available",
+            ": `%sky offers --provider slurm` shows what nodes have",
+        ),
+        (
+            {"gres": "moon:1"},
+            "Invalid generic resource",
+            ": `%sky offers --provider slurm` shows what nodes have",
+        ),
+        (
+            {"constraint": "moon"},
+            "Invalid feature specification",
+            ": type another `--constraint`: `sinfo --format=%f` lists them",
+        ),
+    ],
+)
+def test_what_slurm_refuses_is_said_in_its_words_and_what_to_do(
+    slurm: Path, options: dict[str, str], words: str, advice: str
+) -> None:
+    with pytest.raises(SkyError, match=words) as refused:
+        start("lost", provider=Slurm(**options))
+    assert str(refused.value).endswith(advice)
     assert registry.find("lost") is None
     assert not queue()
+
+
+def test_a_time_that_the_partition_does_not_allow_is_refused_with_advice() -> None:
+    said = "Requested time limit is invalid (missing or exceeds some limit)"
+    assert refusal_in_words(said).startswith("type another `--time`: ")
 
 
 def test_a_python_that_nodes_lack_is_said(slurm: Path) -> None:
