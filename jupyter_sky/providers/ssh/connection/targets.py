@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -104,11 +105,24 @@ def _match(text: str) -> re.Match[str]:
     match = _HOST.fullmatch(text)
     if match is None:
         shown = " ".join(text.split())
+        user, at, address = shown.rpartition("@")
+        if _is_ipv6(address):
+            raise UsageError(
+                f"{shown} could end in a port or in ranks: type `{user}{at}[{address}]`."
+            )
         raise UsageError(
             f'"{shown}" is not a host: type one like `gpu1`, `ada@gpu1`, `gpu1:4` for four ranks '
             "or `gpu1:2222` for another port."
         )
     return match
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(match: re.Match[str], name: str) -> int | None:

@@ -42,6 +42,8 @@ def test_what_it_reads(text, expected) -> None:
         ("gpu1:99999", "a port below 65536"),
         ("gpu1,gpu1", "gpu1 is named twice: leave one out, or type `gpu1:2`"),
         ("gpu1 -oProxyCommand=x", "is not a host"),
+        ("fd00::12", r"fd00::12 could end in a port or in ranks: type `\[fd00::12\]`"),
+        ("ada@fd00::12", r"type `ada@\[fd00::12\]`"),
         (3, r'hosts=3 has no names: write them as in hosts="gpu1,gpu2:4"'),
         (["gpu1", 2], "has no names"),
     ],
