@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -12,6 +12,9 @@ from jupyter_sky.notebook.options.parser import Argument
 
 RankSelection = Literal["all", "head"] | tuple[int, ...]
 """What ``--ranks`` is parsed to."""
+
+_NODE_HOSTS = replace(types.HOSTS, combine=tuple)
+"""Hosts that become nodes: who names one twice may mean two ranks on it."""
 
 CLUSTER_OPTIONS = tuple(
     Argument(*row)
@@ -41,7 +44,7 @@ CLUSTER_OPTIONS = tuple(
             "first",
             "which of several to try first: the cheapest, or the first (cheapest)",
         ),
-        (("--hosts",), "HOST", types.HOSTS, "gpu1,gpu2", "hosts to reach over SSH"),
+        (("--hosts",), "HOST", _NODE_HOSTS, "gpu1,gpu2", "hosts to reach over SSH"),
         (
             ("--region",),
             "NAME",

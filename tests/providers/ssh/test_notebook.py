@@ -69,6 +69,8 @@ def test_hosts_without_a_provider_are_reached_over_ssh(notebook: LiveNotebook) -
     assert "is running with --hosts lab1,lab2, and the cell asks for lab3" in cell.sentence
     cell = notebook.run("%%sky --cluster other --provider ssh --plugin none\npass")
     assert "name them, as in `--hosts gpu1,gpu2`" in cell.sentence
+    cell = notebook.run("%%sky --cluster other --hosts lab1,lab1 --plugin none\npass")
+    assert "lab1 is named twice: leave one out, or type `lab1:2` for two ranks" in cell.sentence
     cell = notebook.run("%%sky --cluster other --hosts lab1 --spot --plugin none\npass")
     assert "--spot does not apply to ssh nodes" in cell.sentence
 
