@@ -135,7 +135,7 @@ def test_a_name_that_is_taken_is_said_in_words_of_a_terminal(tmp_path: Path) -> 
         _, err = script.communicate(timeout=PATIENCE)
     assert err.splitlines()[-1] == (
         "jupyter_sky.errors.NameTaken: there is a cluster nightly already: end it with `jupyter "
-        "sky down nightly`, or use it in cells of a notebook with `--cluster nightly`."
+        "sky down nightly`, or use it in cells of a notebook with `%%sky --cluster nightly`."
     )
 
 

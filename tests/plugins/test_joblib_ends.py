@@ -66,7 +66,7 @@ def never_again(_: object) -> NeverAgain:
     [
         (fail, 0, OfTwoWords, "no luck"),
         (fail_inside, 0, OfTwoWords, "no luck"),
-        (die, 0, Exception, r"workers died(.|\n)*`%sky logs \d`"),
+        (die, 0, Exception, r"workers died(.|\n)*`jupyter sky logs \d`"),
         (lock, 0, TypeError, "lock"),
         (never_again, 0, ValueError, "never"),
         (abs, threading.Lock(), TypeError, "serialize"),

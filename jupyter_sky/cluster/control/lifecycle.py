@@ -114,7 +114,7 @@ async def _record(controller: Controller) -> None:
             raise UnreadableRow(unreadable(spec.name)) from None
         raise NameTaken(
             f"there is a cluster {spec.name} already: end it with `%sky down {spec.name}`, or use "
-            f"it in cells of a notebook with `--cluster {spec.name}`."
+            f"it in cells of a notebook with `%%sky --cluster {spec.name}`."
         ) from None
     with contextlib.suppress(registry.RegistryError):
         await blocking(orphans.forget_old)

@@ -252,7 +252,7 @@ def test_files_that_are_too_large_to_be_included_are_refused_at_once(tmp_path: P
         ).__enter__()
     assert str(caught.value) == (
         f"{tmp_path}: that is 6 GB, and at most 4 GB are included at the start: put large "
-        "data into a bucket for `--volume`, or send it with `jupyter sky put --allow-large` when "
+        "data into a bucket for `volumes`, or send it with `jupyter sky put --allow-large` when "
         "the nodes are up."
     )
 
