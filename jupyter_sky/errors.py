@@ -49,6 +49,7 @@ listed with its file::
         TakenBack            api/prompts/keyboard.py: a question no longer needs an answer
     KeyboardInterrupt
         Interrupted          cluster/errors.py: the user stopped a run
+            PartlySent       notebook/project/sending.py: what has arrived is not sent again
         StillCleaningUp      transport/event_loop.py: the user stopped its clean-up, which goes on
         CleanUpFailed        transport/event_loop.py: something may be left of what was stopped
     OSError
