@@ -83,6 +83,15 @@ def account(
 
 
 @pytest.fixture
+def work_profile(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration file of AWS's tools, with credentials of its own for a profile, "work"."""
+    file = tmp_path / "config"
+    file.write_text("[profile work]\naws_access_key_id = worker\naws_secret_access_key = secret\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
+    return file
+
+
+@pytest.fixture
 def clients(account: Account) -> Clients:
     return aws_clients.clients("us-east-1")
 

@@ -116,16 +116,12 @@ def test_gc_asks_as_the_profile_that_started(
     account: Account,
     subnet: str,
     left: Left,
+    work_profile: Path,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     # Where nobody has asked with other credentials, which may see the same.
     monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "home"))
-    config = tmp_path / "config"
-    config.write_text(
-        "[profile work]\naws_access_key_id = worker\naws_secret_access_key = secret\n"
-    )
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
 
     account.fault = failing("TerminateInstances")
     account.calls.clear()
@@ -136,27 +132,22 @@ def test_gc_asks_as_the_profile_that_started(
     account.calls.clear()
     [rental], _ = cloud_resources.find()
     assert str(rental).endswith("in us-east-1 as work")
-    config.write_text("")
+    profiles = work_profile.read_text()
+    work_profile.write_text("")
     found, [sentence] = cloud_resources.find()
     assert "what is rented in us-east-1 as work cannot be listed: The config profile" in sentence
     assert not [each for each in found if each.resources.what]
-    config.write_text(
-        "[profile work]\naws_access_key_id = worker\naws_secret_access_key = secret\n"
-    )
+    work_profile.write_text(profiles)
     rental.remove()
     assert {call.who for call in account.calls} == {"worker"}
     assert left() == []
 
 
+@pytest.mark.usefixtures("work_profile")
 def test_gc_looks_at_the_usual_account_beside_those_of_profiles(
     account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "home"))
-    config = tmp_path / "config"
-    config.write_text(
-        "[profile work]\naws_access_key_id = worker\naws_secret_access_key = secret\n"
-    )
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     local_store.add_location("us-east-1 as work")
 
     def askers() -> tuple[set[str], list[str]]:

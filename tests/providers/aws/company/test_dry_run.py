@@ -144,14 +144,10 @@ def test_what_only_spot_is_cheap_enough_for_is_not_refused(account: Account, sub
 
 @pytest.fixture
 def notebook(
-    account: Account, subnet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    account: Account, subnet: str, work_profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Notebook]:
     # A new shell takes the place of the main module.
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    (tmp_path / "config").write_text(
-        "[profile work]\naws_access_key_id = worker\naws_secret_access_key = secret\n"
-    )
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     made = Notebook()
     settings = {"subnet": subnet, "addresses": "private", "user": "root"}
     made.run(f"%config Sky.aws = {settings!r}")
