@@ -15,6 +15,10 @@ import pytest
 KEY, SECRET = "AKIATESTTESTTESTTEST", "long-lived/secret/of/the/user"
 
 
+_DENY_WRITES = """{"Version": "2012-10-17", "Statement": [
+    {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": "*"}]}"""
+
+
 @dataclass
 class Buckets:
     """The server, and one bucket of it.
@@ -46,6 +50,14 @@ class Buckets:
         """Return the names of all files."""
         found = self.client.list_objects_v2(Bucket=self.name).get("Contents", [])
         return sorted(each["Key"] for each in found)
+
+    def deny_writes(self) -> None:
+        """Refuse to write anything, until `allow_writes`."""
+        self.client.put_bucket_policy(Bucket=self.name, Policy=_DENY_WRITES)
+
+    def allow_writes(self) -> None:
+        """Write again."""
+        self.client.delete_bucket_policy(Bucket=self.name)
 
     def reads(self, name: str) -> int:
         """Return how often a file was read, in whole or in part."""

@@ -86,7 +86,8 @@ def make_place(path: Path, note: Mapping[str, Any]) -> tuple[HeldFolder, str]:
                 raise VolumeError(f"{path} is not empty: choose a path that is not there yet")
             if left := _clear(path, any(map(_is_read_only, former))):
                 known = _set_aside(path, left)
-            _remove_empty(path)
+            _remove_notes(path)
+            _remove_empty_folders(path)
         for each in former:
             each.unlink(missing_ok=True)
         for each in (path, *path.parents):
@@ -119,14 +120,16 @@ def make_place(path: Path, note: Mapping[str, Any]) -> tuple[HeldFolder, str]:
 def remove_place(path: Path, kept: Collection[Path], folder: HeldFolder) -> None:
     """Remove our own files, empty folders, and the folder itself if we have created it.
 
-    Neither files in `kept` nor any others are touched; links within it are, if none are kept.
+    Neither files in `kept` nor any others are touched; links within it are, if none are kept. With
+    files that are kept the note stays, so that the next volume here sets them aside.
     """
     for link in () if kept else map(path.joinpath, links_of(path)):
         # It would dangle, and be in the way of the next volume here.
         if Path(os.path.realpath(link)).is_relative_to(os.path.realpath(path)):
             link.unlink()
-    _remove_empty(path)
+    _remove_empty_folders(path)
     if not kept:
+        _remove_notes(path)
         _remove_made(folder.made)
     folder.release()
 
@@ -265,8 +268,8 @@ def _set_aside(path: Path, left: Sequence[Path]) -> str:
     names = [str(each.relative_to(path)) for each in left[:_NAMED]]
     more = [f"{len(left) - _NAMED} more"] if len(left) > _NAMED else []
     return (
-        f"what a volume at {path} had not written back when its process was killed is in {aside} "
-        f"now: {format_list([*names, *more])}"
+        f"what a volume at {path} had not written back when it ended is in {aside} now: "
+        f"{format_list([*names, *more])}"
     )
 
 
@@ -276,11 +279,13 @@ def is_place(name: str) -> bool:
     return ".." not in parts and all(len(os.fsencode(part)) <= _LONGEST_NAME for part in parts)
 
 
-def _remove_empty(path: Path) -> None:
-    """Remove empty folders and our own files."""
+def _remove_notes(path: Path) -> None:
     for note in note_places(path):
         with contextlib.suppress(OSError):
             note.unlink()
+
+
+def _remove_empty_folders(path: Path) -> None:
     for folder, _, _ in os.walk(path, topdown=False):
         if Path(folder) != path:
             with contextlib.suppress(OSError):

@@ -363,14 +363,37 @@ def test_what_a_killed_keeper_had_not_written_back_is_set_aside(
         assert keeper.mount("s3://photos/d") == ""
         [note] = keeper.notes
         assert note == (
-            f"what a volume at {data} had not written back when its process was killed is in "
-            f"{aside} now: a, here and sub/newer"
+            f"what a volume at {data} had not written back when it ended is in {aside} now: "
+            "a, here and sub/newer"
         )
         assert (data / "a").read_bytes() == b"FIRST"
         assert (data / "sub" / "new").read_bytes() == b"new"
         left = {str(each.relative_to(aside)) for each in aside.rglob("*") if each.is_file()}
         assert left == {"a", "here", "sub/newer"}
         assert (aside / "a").read_bytes() == b"AGAIN"
+
+
+def test_what_could_not_be_written_back_at_the_end_is_set_aside(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    bucket.put({"d/a": b"first"})
+    data, aside = tmp_path / "data", tmp_path / "data.left-1"
+    bucket.deny_writes()
+    try:
+        with keeping(data, bucket, workplace) as keeper:
+            assert keeper.mount("s3://photos/d") == ""
+            (data / "new").write_bytes(b"new")
+            keeper.end()
+    finally:
+        bucket.allow_writes()
+    assert (data / "new").read_bytes() == b"new"  # where the ranks wrote it, until there is need
+    with keeping(data, bucket, workplace) as keeper:
+        assert keeper.mount("s3://photos/d") == ""
+        assert keeper.notes == [
+            f"what a volume at {data} had not written back when it ended is in {aside} now: new"
+        ]
+        assert (data / "a").read_bytes() == b"first"
+        assert (aside / "new").read_bytes() == b"new"
 
 
 def test_a_volume_of_another_cluster_is_left_alone(

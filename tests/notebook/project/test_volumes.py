@@ -287,7 +287,7 @@ def test_a_volume_whose_process_was_killed_shows_no_zeros_and_can_be_made_again(
         f"%%sky --nodes 1 --volume s3://photos/2024:{data}\nprint(open('{data}/a.txt').read())"
     )
     assert "first" in said
-    assert f"when its process was killed is in {data}.left-1 now: late\n" in notebook.stderr
+    assert f"when it ended is in {data}.left-1 now: late\n" in notebook.stderr
     assert (tmp_path / "data.left-1" / "late").read_text() == "late"
 
 

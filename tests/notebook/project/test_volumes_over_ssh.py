@@ -48,7 +48,7 @@ def test_each_host_has_the_files_and_none_has_the_key(
     for each in itertools.chain(*keepers):
         assert SECRET not in " ".join([*each.cmdline(), *each.environ().values()])
     # What cannot be written stays on the node, and the user hears where.
-    bucket.client.put_bucket_policy(Bucket=bucket.name, Policy=_DENY)
+    bucket.deny_writes()
     cell = over_ssh.succeed("%%sky --ranks 0\nopen(f'{home}/late', 'w').write('kept')")
     place = lab.hosts[0].home / "data" / "late"
     assert f"not written to s3://photos/data: {place}, on lab1 alone (access to" in cell.stderr
@@ -70,7 +70,7 @@ def test_what_other_nodes_have_written_is_told_where_one_is_lost(
 ) -> None:
     over_ssh.succeed("%config Sky.plugin = 'none'")
     over_ssh.succeed("%sky up --hosts lab1,lab2 --cluster data --volume s3://photos/data:~/lost")
-    bucket.client.put_bucket_policy(Bucket=bucket.name, Policy=_DENY)
+    bucket.deny_writes()
     over_ssh.succeed(
         "%%sky --ranks 0\nimport os\nopen(os.path.expanduser('~/lost/late'), 'w').write('kept')"
     )
@@ -78,7 +78,7 @@ def test_what_other_nodes_have_written_is_told_where_one_is_lost(
         process.kill()
     cell = over_ssh.run("%%sky\nimport time\nwhile True:\n    time.sleep(0.1)")
     assert "cluster data is lost: " in cell.sentence
-    bucket.client.delete_bucket_policy(Bucket=bucket.name)
+    bucket.allow_writes()
     cell = over_ssh.succeed("%sky restart")
     assert "wrote 1 file, 4 B, to s3://photos/data" in str(cell.shown)
     assert bucket.get("data/late") == b"kept"
@@ -93,7 +93,7 @@ def test_what_a_node_says_that_took_the_place_of_another_is_told(
     over_ssh.succeed(
         "%sky up --hosts lab1,lab2 --replace --cluster data --volume s3://photos/data:~/replaced"
     )
-    bucket.client.put_bucket_policy(Bucket=bucket.name, Policy=_DENY)
+    bucket.deny_writes()
     over_ssh.succeed(
         "%%sky --ranks 1\nimport os\nopen(os.path.expanduser('~/replaced/late'), 'w').write('kept')"
     )
@@ -114,7 +114,7 @@ def test_a_machine_that_leaves_writes_back_before(
         "import jupyter_sky as sky\nfrom jupyter_sky.cluster.volumes import unattached\n"
         "unattached.CloudProvider = sky.SSH"
     )
-    bucket.client.put_bucket_policy(Bucket=bucket.name, Policy=_DENY)
+    bucket.deny_writes()
     over_ssh.succeed(
         "%%sky --stdout all\nimport os, socket\n"
         "open(os.path.expanduser(f'~/leaving/{socket.gethostname()}'), 'w').write('kept')"
@@ -125,7 +125,7 @@ def test_a_machine_that_leaves_writes_back_before(
     assert "lab1" not in refused.replace(str(lab.hosts[1].home), "")
     assert "`%sky scale --discard 1 --cluster data` lets nodes leave with them" in refused
     assert over_ssh.succeed("%%sky --stdout all\nprint('up')").stdout.count("up") == 2
-    bucket.client.delete_bucket_policy(Bucket=bucket.name)
+    bucket.allow_writes()
     over_ssh.succeed("%sky scale 1")
     assert bucket.get("data/lab2") == b"kept"
 
@@ -157,7 +157,7 @@ def test_what_is_left_of_a_lost_cluster_is_written_back_before_it_is_ended(
 ) -> None:
     over_ssh.succeed("%config Sky.plugin = 'none'")
     over_ssh.succeed("%sky up --hosts lab1,lab2 --cluster data --volume s3://photos/data:~/rest")
-    bucket.client.put_bucket_policy(Bucket=bucket.name, Policy=_DENY)
+    bucket.deny_writes()
     over_ssh.succeed(
         "%%sky --ranks 0\nimport os\nopen(os.path.expanduser('~/rest/late'), 'w').write('kept')"
     )
@@ -174,7 +174,7 @@ def test_what_is_left_of_a_lost_cluster_is_written_back_before_it_is_ended(
     assert "rest/late, on lab1 alone" in refused
     assert "`%sky down --discard data` ends the cluster without" in refused
     assert over_ssh.run("%sky down data").sentence == refused
-    bucket.client.delete_bucket_policy(Bucket=bucket.name)
+    bucket.allow_writes()
     assert "removed data: " in over_ssh.succeed("%sky gc").stdout
     assert bucket.get("data/late") == b"kept"
 
@@ -222,7 +222,3 @@ def test_a_cluster_of_which_a_node_does_not_answer_is_not_ended_with_files_that_
     lab.hosts[1].mend()
     cell = over_ssh.succeed("%%sky --cluster data --stdout all\nprint('up')")
     assert cell.stdout.count("up") == 2
-
-
-_DENY = """{"Version": "2012-10-17", "Statement": [
-    {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": "*"}]}"""
