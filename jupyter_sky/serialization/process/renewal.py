@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 from collections.abc import Sequence
-from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
+from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 
@@ -85,7 +86,7 @@ class Renewal:
                 if name not in has:
                     type.__delattr__(old, name)
                 elif name not in had or not self.renew(former, now):
-                    type.__setattr__(old, name, now)
+                    type.__setattr__(old, name, _method_of(old, new, now))
         _move_instances(old, new)
         _move_subclasses(old, new)
         return True
@@ -96,8 +97,29 @@ _PARTS: dict[type, Sequence[str]] = {
     classmethod: ("__func__",),
     property: ("fget", "fset", "fdel"),
 }
-_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__doc__", "__dict__")
+_ANNOTATIONS = "__annotate__" if sys.version_info >= (3, 14) else "__annotations__"
+_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__doc__", "__dict__", _ANNOTATIONS)
 _SLOTS = (MemberDescriptorType, GetSetDescriptorType)
+
+
+def _method_of(old: type, new: type, value: Any) -> Any:
+    """Return an attribute of a class as one of the class that it replaces.
+
+    A method that calls `super` has its class as a variable of a function around it. Who holds the
+    former class makes objects of that, which `super` refuses for any other class.
+    """
+    if parts := _PARTS.get(type(value)):
+        return type(value)(*(_method_of(old, new, getattr(value, part)) for part in parts))
+    if type(value) is not FunctionType or value.__closure__ is None:
+        return value
+    cells = dict(zip(value.__code__.co_freevars, value.__closure__, strict=True))
+    if "__class__" not in cells or cells["__class__"].cell_contents is not new:
+        return value
+    cells["__class__"] = CellType(old)
+    made = FunctionType(value.__code__, value.__globals__, closure=tuple(cells.values()))
+    for name in _OF_FUNCTIONS:
+        setattr(made, name, getattr(value, name))
+    return made
 
 
 def _move_instances(old: type, new: type) -> None:

@@ -25,6 +25,33 @@ def test_a_method_that_calls_super_for_the_first_time(rank: Rank) -> None:
     assert rank.value("[net.f(), Net().f(), g()]") == [2, 2, 2]
 
 
+def test_super_of_classes_that_are_held_on_to(rank: Rank) -> None:
+    source = """
+        class Base:
+            def f(self): return 1
+            def is_trained(self): return True
+        class Net(Base):
+            def f(self): return 0
+            @property
+            def is_ready(self): return False
+            @classmethod
+            def made(cls): return cls()
+    """
+    rank.write("registered", dedent(source))
+    rank.run("from registered import Net\nmodels = {'net': Net}")
+    edited = source.replace("return 0", "return super().f() + 1")
+    edited = edited.replace("return False", "return super().is_trained()")
+    rank.write("registered", dedent(edited))
+    assert rank.value("[models['net']().f(), models['net'].made().is_ready]") == [2, True]
+
+
+def test_types_of_arguments(rank: Rank) -> None:
+    rank.write("annotated", "def f(a: int): return a")
+    rank.run("from annotated import f\nheld = [f]")
+    rank.write("annotated", "def f(a: str): return a")
+    assert rank.value("held[0].__annotations__['a'].__name__") == "str"
+
+
 def test_a_function_that_gets_a_decorator(rank: Rank) -> None:
     source = "def twice(f):\n  return lambda: 2 * f()\n{}def f(): return 1\ndef g(): return {}"
     rank.write("decorated", source.format("", 1))
