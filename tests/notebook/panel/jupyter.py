@@ -59,8 +59,12 @@ class Server:
     folder: Path
 
     def url(self, place: str, notebook: Path) -> str:
-        """Return where ``place``, ``"lab"`` or ``"notebook"``, shows a notebook."""
-        path = {"lab": "lab/tree", "notebook": "notebooks"}[place]
+        """Return where ``place``, ``"lab"`` or ``"notebook"``, shows a notebook.
+
+        JupyterLab has a workspace for each, or an earlier one could come back over this one.
+        """
+        own = f"lab/workspaces/{notebook.stem}/tree"
+        path = {"lab": own, "notebook": "notebooks"}[place]
         return f"{self.address}/{path}/{notebook.name}?token={self.token}&reset"
 
 
