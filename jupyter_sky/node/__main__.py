@@ -16,7 +16,7 @@ import os
 import sys
 from pathlib import Path
 
-from jupyter_sky.node.forking.start import start_fork_server
+from jupyter_sky.node.forking.start import replace_streams, start_fork_server
 from jupyter_sky.transport.templates import asking
 
 
@@ -127,10 +127,8 @@ def _become_agent(folder: Path, ready_fd: int, place: str) -> None:
 
 
 def _redirect(log: Path) -> None:
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
+    replace_streams(os.open(os.devnull, os.O_RDONLY), 0)
+    replace_streams(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 1, 2)
 
 
 if __name__ == "__main__":

@@ -54,3 +54,11 @@ def start_fork_server(folder: Path, spec: Mapping[str, Any]) -> tuple[socket.soc
         pid = os.posix_spawn(sys.executable, words, env)
     theirs.close()
     return ours, pid
+
+
+def replace_streams(descriptor: int, *streams: int) -> None:
+    """Have standard streams of this process be what a descriptor is, which is closed."""
+    for stream in streams:
+        os.dup2(descriptor, stream)
+    if descriptor not in streams:
+        os.close(descriptor)

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jupyter_sky.node.forking.start import replace_streams
 from jupyter_sky.node.process_stat import stat_fields
 from jupyter_sky.transport.templates import asking
 from jupyter_sky.transport.templates.import_path import import_path, locations
@@ -100,8 +101,7 @@ def leave_template(
         if not os.fork():
             let_go()
             os.setsid()
-            for fd in (0, 1, 2):
-                os.dup2(os.open(os.devnull, os.O_RDWR), fd)
+            replace_streams(os.open(os.devnull, os.O_RDWR), 0, 1, 2)
             order = Template(listener, user, own, users).serve()
     except BaseException:
         traceback.print_exc()
@@ -208,9 +208,7 @@ class Template:
             os.set_inheritable(answers_at, False)
             os.setsid()
             for log in logs:
-                os.dup2(log, 1)
-                os.dup2(log, 2)
-                os.close(log)
+                replace_streams(log, 1, 2)
             os.environ.clear()
             os.environ.update(order["env"])
             time.tzset()

@@ -90,6 +90,8 @@ def test_a_second_agent_is_forked_and_is_an_agent_of_its_own(new, monkeypatch) -
     assert template.cmdline()[0] == OF_AGENTS
     assert agent_of(second).ppid() != agent_of(first).ppid()
     assert second.ask("__import__('os').environ['SSH_TTY']") == ["second"]
+    # It has no files of the first one, and none of the template's.
+    waiting.until(lambda: agent_of(second).num_fds() == agent_of(first).num_fds())
     # As what looks for agents expects it, also that of an earlier version.
     for cells in (first, second):
         *command, folder = agent_of(cells).cmdline()
