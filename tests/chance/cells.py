@@ -34,9 +34,9 @@ class CellSteps(Machine):
     def change(self, name: str) -> None:
         if name in self.world.model.here:
             # A number that no list has had: a list that is as it was before has not changed.
-            statement = Statement("append", name, number=1000 + self.number)
-            self.world.here(statement.code)
-            self.world.model.change(statement)
+            number = 1000 + self.number
+            self.world.here(f"{name}.append({number})")
+            self.world.model.append(name, number)
 
     @rule(name=st.sampled_from(NAMES))
     @step

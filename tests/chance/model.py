@@ -1,7 +1,8 @@
 """What a notebook and its ranks hold, as plain dictionaries: the rules of the namespace, in short.
 
 A name is sent to a rank when a cell reads it there, and the notebook has assigned it since the rank
-got it or bound it, or changed it in place since the rank got it.
+got it or bound it. What the notebook has appended to a list since the rank got it is appended there
+too; a rank that has bound another one since gets the notebook's.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ class Rank:
     names
         Its names.
     stale
-        Names that the notebook has assigned, or changed, since the rank got or bound them.
+        Names that the notebook has assigned since the rank got or bound them.
+    appended
+        What the notebook has appended to lists since the rank got them, by name.
     own
         Names that it has bound itself.
     doomed
@@ -105,6 +108,7 @@ class Rank:
 
     names: dict[str, Any] = field(default_factory=dict)
     stale: set[str] = field(default_factory=set)
+    appended: dict[str, list[int]] = field(default_factory=dict)
     own: set[str] = field(default_factory=set)
     doomed: set[str] = field(default_factory=set)
     unsure: dict[str, list[Any]] = field(default_factory=dict)
@@ -121,9 +125,18 @@ class Rank:
 
 @dataclass
 class Model:
-    """A notebook and its ranks."""
+    """A notebook and its ranks.
+
+    Attributes
+    ----------
+    here
+        What the notebook holds.
+    sent
+        Names of which some rank has had what the notebook holds.
+    """
 
     here: dict[str, Any] = field(default_factory=dict)
+    sent: set[str] = field(default_factory=set)
     ranks: dict[int, Rank] = field(default_factory=dict)
 
     # The notebook
@@ -131,31 +144,45 @@ class Model:
     def assign(self, name: str, value: Any) -> None:
         """Bind a name in the notebook."""
         self.here[name] = value
+        self.sent.discard(name)
         for rank in self.ranks.values():
-            rank.stale.add(name)
             rank.doomed.discard(name)
+            self._outdate(rank, name)
 
-    def change(self, statement: Statement) -> None:
-        """Change something in the notebook in place."""
-        statement.run(self.here)
+    def append(self, name: str, number: int) -> None:
+        """Append a number to a list in the notebook."""
+        self.here[name].append(number)
+        if name not in self.sent:
+            return
+        is_bound = any(name in rank.own - rank.stale for rank in self.ranks.values())
         for rank in self.ranks.values():
-            if statement.name not in rank.own:
-                rank.stale.add(statement.name)
+            if is_bound:
+                self._outdate(rank, name)
+            elif name not in rank.stale:
+                rank.appended.setdefault(name, []).append(number)
 
     def delete(self, name: str) -> None:
         """Delete a name in the notebook."""
         del self.here[name]
+        self.sent.discard(name)
         for rank in self.ranks.values():
             rank.doomed.add(name)
             rank.stale.discard(name)
+            rank.appended.pop(name, None)
+
+    def _outdate(self, rank: Rank, name: str) -> None:
+        rank.stale.add(name)
+        rank.appended.pop(name, None)
 
     def take_back(self, names: Iterable[str]) -> dict[str, Any]:
         """Bind what the head has under some names, after a run of every rank; return it."""
         found = {name: copy.deepcopy(self.ranks[0].names[name]) for name in names}
         self.here.update(found)
+        self.sent.update(found)
         for rank in self.ranks.values():
             for name in found.keys() & rank.names.keys():
                 rank.stale.discard(name)
+                rank.appended.pop(name, None)
                 rank.own.discard(name)
         return found
 
@@ -181,12 +208,14 @@ class Model:
                 if each.binds:
                     rank.unsure.pop(each.name, None)
                     rank.stale.discard(each.name)
+                    rank.appended.pop(each.name, None)
                     rank.own.add(each.name)
 
     def push(self, names: Iterable[str]) -> None:
         """Send names to every rank, whatever they have."""
         for rank in self.ranks.values():
-            rank.stale.update(names)
+            for name in names:
+                self._outdate(rank, name)
             self.begin(rank, names)
 
     def begin(self, rank: Rank, names: Iterable[str]) -> None:
@@ -200,9 +229,13 @@ class Model:
             known = name in rank.names or name in rank.unsure
             if name in self.here and (not known or name in rank.stale):
                 rank.names[name] = copy.deepcopy(self.here[name])
+                self.sent.add(name)
                 rank.unsure.pop(name, None)
                 rank.stale.discard(name)
                 rank.own.discard(name)
+                rank.appended.pop(name, None)
+            elif name in rank.appended:
+                rank.names[name] = [*rank.names[name], *rank.appended.pop(name)]
 
     def maybe_run(self, ranks: Iterable[int], statements: Sequence[Statement]) -> list[str]:
         """Run a cell on ranks that may not come to it, or not to its end.
@@ -237,8 +270,9 @@ class Model:
 
     def new_notebook(self) -> None:
         """Have another notebook, which has assigned nothing."""
-        self.here = {}
+        self.here, self.sent = {}, set()
         for rank in self.ranks.values():
+            rank.appended.clear()
             rank.unsure.update({name: rank.possible(name) for name in rank.stale})
             rank.stale.clear()
             rank.doomed.clear()
