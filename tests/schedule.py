@@ -109,11 +109,11 @@ def group(test: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return how many processes there are with ``-n auto``: tests wait half of their time.
+    """Return how many processes there are with ``-n auto``: tests mostly wait.
 
     More of them take each other's caches and memory: a process comes to 1 GB, beside its ranks.
     """
-    return min(2 * len(os.sched_getaffinity(0)), 8)
+    return min(5 * len(os.sched_getaffinity(0)) // 2, 8)
 
 
 @pytest.hookimpl(tryfirst=True)
