@@ -212,6 +212,32 @@ def test_what_a_user_does_to_a_cluster(open_notebook: Open, shots: Path) -> None
     until(lambda: "%sky attach doing" in user.cells())
 
 
+def test_a_long_error_can_be_read_to_its_end(open_notebook: Open, shots: Path) -> None:
+    user = open_notebook("lab", "refused")
+    user.run(f"{LOAD}\n%sky up --nodes 1 --cluster refused")
+    said = f"the nodes {'do not answer ' * 12}and nothing was done: type `%sky restart` again."
+    answer = {"status": 409, "json": {"message": said}}
+    user.page.route("**/clusters/*/restart*", lambda route: route.fulfill(**answer))
+    card = user.opened("refused")
+    card.get_by_role("button", name="Restart all ranks").click()
+    user.confirm("Restart")
+    toast = user.page.locator(".Toastify__toast").filter(has_text="the nodes do not answer")
+    show = toast.get_by_role("button", name="Show all")
+    show.wait_for()
+    user.page.screenshot(path=shots / "sidebar-refused.png")
+    show.click()
+    dialog = user.page.get_by_role("dialog")
+    dialog.get_by_text("and nothing was done: type %sky restart again.").wait_for()
+    assert dialog.locator("code").inner_text() == "%sky restart"
+    user.page.screenshot(path=shots / "sidebar-refused-all.png")
+    dialog.get_by_role("button", name="Close").click()
+
+    answer["json"] = {"message": "type `%sky restart` again."}
+    card.get_by_role("button", name="Restart all ranks").click()
+    user.confirm("Restart")
+    user.wait_for_toast("type “%sky restart” again.")
+
+
 def test_a_new_cluster_starts_from_the_form(open_notebook: Open, shots: Path) -> None:
     user = open_notebook("lab", "begin")
     user.sidebar.get_by_text("No cluster is running.").wait_for()

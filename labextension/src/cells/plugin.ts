@@ -1,21 +1,22 @@
 /* The plugin that shows runs in the cells of notebooks. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { Notification, type ISessionContext } from '@jupyterlab/apputils';
+import type { ISessionContext } from '@jupyterlab/apputils';
 import { PageConfig } from '@jupyterlab/coreutils';
 import type { IDisplayData } from '@jupyterlab/nbformat';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
 import type { Action, Ask } from '../action.ts';
 import { ask, type Kernel } from '../kernel.ts';
 import { IClusters } from '../lab/clusters.ts';
 import { follow } from '../lab/follow.ts';
+import { complain, notify } from '../lab/notices.ts';
 import { SHOW } from '../lab/sidebar.ts';
+import { showWhere } from '../lab/where.ts';
 import { CHANGED } from '../panel.ts';
 import { isOver } from '../run.ts';
 import type { Snapshot } from '../snapshot.ts';
-import { plain } from '../text.ts';
 import { OwnSessions } from './askers.ts';
 import { backgroundOf, Cells, runOf, updateOutputs } from './cells.ts';
 import { Feed } from './feed.ts';
@@ -56,7 +57,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       (cluster, rank, onChunk) => follow(clusters.client, cluster, rank, LINES, onChunk),
       (strip) => keeper.isIncomplete(strip)
     );
-    const page = new NotebookPage(app, clusters, feed, cells, keeper, ranks);
+    const page = new NotebookPage(app, clusters, feed, cells, keeper, ranks, trans);
     registry.addFactory(
       {
         safe: true,
@@ -144,6 +145,7 @@ class NotebookPage implements Page {
   readonly #cells: Cells;
   readonly #keeper: Keeper;
   readonly #ranks: FollowedRanks;
+  readonly #trans: TranslationBundle;
 
   constructor(
     app: JupyterFrontEnd,
@@ -151,7 +153,8 @@ class NotebookPage implements Page {
     feed: Feed,
     cells: Cells,
     keeper: Keeper,
-    ranks: FollowedRanks
+    ranks: FollowedRanks,
+    trans: TranslationBundle
   ) {
     this.#app = app;
     this.#clusters = clusters;
@@ -159,6 +162,7 @@ class NotebookPage implements Page {
     this.#cells = cells;
     this.#keeper = keeper;
     this.#ranks = ranks;
+    this.#trans = trans;
   }
 
   attached(strip: RunStrip): void {
@@ -203,7 +207,7 @@ class NotebookPage implements Page {
         this.#tellKernel(strip, action);
         break;
       case 'restore':
-        this.#keeper.restore(strip).catch(complain);
+        this.#keeper.restore(strip).catch((trouble) => complain(trouble, this.#trans));
         break;
       case 'cluster':
         void this.#app.commands.execute(SHOW, { cluster: action.cluster });
@@ -221,7 +225,11 @@ class NotebookPage implements Page {
     }
     const { snapshot } = strip;
     if (snapshot && !isOver(snapshot)) {
-      await this.#clusters.client.interrupt(snapshot.cluster.id, action.run).catch(complain);
+      try {
+        await this.#clusters.client.interrupt(snapshot.cluster.id, action.run);
+      } catch (trouble) {
+        complain(trouble, this.#trans);
+      }
     }
   }
 
@@ -233,9 +241,9 @@ class NotebookPage implements Page {
     }
     try {
       const { said } = await this.#clusters.client.where(snapshot.cluster.id);
-      Notification.info(plain(said.split('\n', 1).join('')), { autoClose: 10_000 });
+      await showWhere(snapshot.cluster.name, said, this.#trans);
     } catch (trouble) {
-      complain(trouble as Error);
+      complain(trouble, this.#trans);
     }
   }
 
@@ -266,12 +274,8 @@ class NotebookPage implements Page {
         const path = place.file.slice(root.length);
         void this.#app.commands.execute('docmanager:open', { path });
       } else {
-        Notification.info(plain(place.file), { autoClose: 5000 });
+        notify('info', place.file, this.#trans);
       }
     }
   }
-}
-
-function complain(trouble: Error): void {
-  Notification.error(plain(trouble.message), { autoClose: 10_000 });
 }

@@ -1,7 +1,7 @@
 /* The actions on a cluster as commands of Lab: for buttons, the palette, and other extensions. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { Clipboard, ICommandPalette, InputDialog, Notification } from '@jupyterlab/apputils';
+import { Clipboard, ICommandPalette, InputDialog } from '@jupyterlab/apputils';
 import { PageConfig } from '@jupyterlab/coreutils';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
@@ -14,6 +14,7 @@ import { Confirm } from './confirm.ts';
 import { iconOf } from './icons.ts';
 import { openLog } from './log.ts';
 import { Notebooks } from './notebooks.ts';
+import { complain, notify } from './notices.ts';
 import { showWhere } from './where.ts';
 
 /** The id of an action's command; the cluster's id is its argument `cluster`. */
@@ -101,10 +102,10 @@ class Actions {
     try {
       const said = await this.#do(action, entry, rank);
       if (said) {
-        Notification.success(plain(said), { autoClose: 3000 });
+        notify('success', said, this.#trans);
       }
     } catch (trouble) {
-      Notification.error(plain((trouble as Error).message), { autoClose: 10_000 });
+      complain(trouble, this.#trans);
     }
     await this.#clusters.refresh();
   }
@@ -140,7 +141,7 @@ class Actions {
         await client.interrupt(entry.id, null);
         return;
       case 'where':
-        await showWhere(entry, (await client.where(entry.id)).said, this.#trans);
+        await showWhere(entry.name, (await client.where(entry.id)).said, this.#trans);
         return;
       case 'restart':
         if (await this.#confirm.restart(entry)) {

@@ -1,7 +1,7 @@
 /* The user's current notebook: where lines are inserted and run, and its kernel. */
 
 import type { JupyterFrontEnd } from '@jupyterlab/application';
-import { Clipboard, Notification } from '@jupyterlab/apputils';
+import { Clipboard } from '@jupyterlab/apputils';
 import {
   NotebookActions,
   type INotebookTracker,
@@ -12,6 +12,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 import type { Place } from '../sidebar/form.ts';
 import type { Client } from './client.ts';
+import { notify } from './notices.ts';
 
 type Cell = NonNullable<Notebook['activeCell']>;
 
@@ -76,7 +77,7 @@ export class Notebooks {
     if (!panel) {
       const line = `${place === 'above' ? '%%sky' : '%sky'} ${words}`;
       Clipboard.copyToSystem(line);
-      Notification.info(this.#trans.__('No notebook is open. Copied: %1', line), { autoClose: 5000 });
+      notify('info', this.#trans.__('No notebook is open. Copied: %1', line), this.#trans);
       return;
     }
     const { content } = panel;

@@ -1,7 +1,6 @@
 /* Clusters in Lab's own panel of what is running, with its buttons to end them. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { Notification } from '@jupyterlab/apputils';
 import { IRunningSessionManagers, type IRunningSessions } from '@jupyterlab/running';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { Entry } from '../api.ts';
@@ -11,6 +10,7 @@ import { money, stateWord } from '../words.ts';
 import { IClusters } from './clusters.ts';
 import { commandOf } from './commands.ts';
 import { skyIcon } from './icons.ts';
+import { complain } from './notices.ts';
 import { SHOW } from './sidebar.ts';
 
 const plugin: JupyterFrontEndPlugin<void> = {
@@ -34,7 +34,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       try {
         await clusters.client.down(id);
       } catch (trouble) {
-        Notification.error(plain((trouble as Error).message), { autoClose: 10_000 });
+        complain(trouble, trans);
       }
       await clusters.refresh();
     };
