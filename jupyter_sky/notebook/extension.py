@@ -69,7 +69,7 @@ class Extension:
         self._missing_names = MissingNames(shell, self.session)
         self._post_mortem = PostMortem(shell, self.session)
         self._completer = SkyCompleter(shell, self.session)
-        actions = SidebarActions(self.session, self._publisher.set_error)
+        actions = SidebarActions(self.session)
         self.session.panels.answer_with(answer)
         self._control_channel = ControlChannel(
             shell, self.session.panels.handle_request, actions.run

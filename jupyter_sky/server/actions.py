@@ -34,7 +34,7 @@ CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 
 
 class ClusterActions:
-    """Runs actions on clusters, and keeps the errors of those that failed.
+    """Runs actions on clusters, and keeps the errors that no page was told of.
 
     Parameters
     ----------
@@ -74,13 +74,13 @@ class ClusterActions:
         name = row.name if row else identity
         task = asyncio.create_task(self._execute(inventory, identity, action, options))
         self._tasks.add(task)  # the loop has only weak references to tasks
-        task.add_done_callback(partial(self._finished, identity, action))
+        task.add_done_callback(self._tasks.discard)
+        self._failures.pop(identity, None)
         done, _ = await asyncio.wait({task}, timeout=_REPLY_WITHIN)
-        return (
-            task.result()
-            if done
-            else f"{name}: {action} is taking a while, and continues in the background"
-        )
+        if done:
+            return task.result()
+        task.add_done_callback(partial(self._finished_late, identity, action))
+        return f"{name}: {action} is taking a while, and continues in the background"
 
     async def foresee_stop(self, inventory: ClusterInventory, identity: str) -> str:
         """Return a sentence about what stopping the machines of a cluster would lose and cost.
@@ -203,22 +203,18 @@ class ClusterActions:
         return said.rstrip() if action == "where" else _last_line(said)
 
     def failures(self, inventory: ClusterInventory) -> Mapping[str, str]:
-        """Return the errors of last actions, by the ids of clusters that still exist."""
+        """Return the errors of actions that took long, by the ids of clusters that still exist."""
         if inventory.home is not None:
             existing = {row.id for row in inventory.rows} | set(inventory.reports)
             for identity in self._failures.keys() - existing:
                 del self._failures[identity]
         return self._failures
 
-    def _finished(self, identity: str, action: str, task: asyncio.Task[str]) -> None:
-        # The page may have been closed: keep the error for the next list of clusters.
-        self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
+    def _finished_late(self, identity: str, action: str, task: asyncio.Task[str]) -> None:
+        error = None if task.cancelled() else task.exception()
         if error is None:
-            self._failures.pop(identity, None)
-        elif isinstance(error, SkyError):
+            return
+        if isinstance(error, SkyError):
             self._failures[identity] = str(error)
         else:
             self._failures[identity] = f"{action} did not work; the server's log says why."

@@ -148,7 +148,7 @@ def answer(
     states
         The states of unattended clusters, by id, as far as their agents have answered.
     failures
-        Why the last action on a cluster failed, by cluster id.
+        Why the last action on a cluster failed that was no longer waited for, by cluster id.
     kernels
         The kernels of this server.
     """
@@ -183,11 +183,10 @@ def _entry(
     facts = _registry_facts(row) if row else _RegistryFacts(found.name if found else "")
     state = _state(row, live, snapshot, states)
     failure = failures.get(identity, "")
-    is_new = failure and failure not in [each.cluster.trouble for each in reports]
     notes = [
         _state_note(found, state, bool(live)) if found else "",
         *(note for each in reports for note in _report_notes(each, kernels)),
-        as_sentence(failure) if is_new else "",
+        as_sentence(failure) if failure else "",
         "" if reports else _unwatched_note(row, state),
     ]
     return {
@@ -334,8 +333,6 @@ def _report_notes(report: CheckedReport, kernels: ServerKernels) -> Iterator[str
         )
     if report.flaw:
         yield f"The report of {name} cannot be shown ({report.flaw})."
-    if report.cluster.trouble:
-        yield report.cluster.trouble
 
 
 def _idle(

@@ -286,26 +286,21 @@ def test_a_cluster_that_nobody_uses_is_lost_as_was_said(alone: Cluster, tmp_path
     assert note("lost") == "Its nodes are gone: end it to remove what is left of it."
 
 
-def test_what_does_not_work_is_said_and_stays_to_be_read(server: Server, opened: Open) -> None:
-    opened("wrong.ipynb").run("%sky up --nodes 1 --cluster wrong")
-    entry = server.until("wrong", lambda entry: entry["kernels"])
-    answer = server.act(entry, "restart", {"ranks": [0, 7]})
-    assert answer.status == 409
-    assert "there is no rank 7" in answer.message
-    noted = server.until("wrong", lambda entry: entry["note"])
-    assert noted["note"] == answer.message
-    assert server.act(entry, "restart", {"ranks": None}).status == 200
-    server.until("wrong", lambda entry: not entry["note"])
-
-
-def test_what_fails_with_no_kernel_stays_to_be_read_too(server: Server, alone: Cluster) -> None:
-    entry = server.clusters()[alone.name]
-    answer = server.act(entry, "restart", {"ranks": [7]})
-    assert "there is no rank 7" in answer.message
-    noted = server.until(alone.name, lambda entry: entry["note"])
-    assert noted["note"].startswith(answer.message)
-    assert server.act(entry, "restart", {"ranks": [1]}).status == 200
-    assert answer.message not in server.clusters()[alone.name]["note"]
+def test_what_does_not_work_is_said_to_who_asked_and_stays_nowhere(
+    server: Server, opened: Open, alone: Cluster
+) -> None:
+    kernel = opened("wrong.ipynb")
+    kernel.run("%sky up --nodes 1 --cluster wrong")
+    server.until("wrong", lambda entry: entry["kernels"])
+    for name in ("wrong", alone.name):
+        entry = server.clusters()[name]
+        answer = server.act(entry, "restart", {"ranks": [0, 7]})
+        assert answer.status in (400, 409)
+        assert f"there is no rank 7, {name} has rank" in answer.message
+        assert server.clusters()[name]["note"] == entry["note"]
+    kernel.run("%%sky\n1")
+    entry = server.until("wrong", lambda entry: entry["snapshot"]["run"])  # written since then
+    assert entry["note"] == ""
 
 
 def test_what_fails_later_than_a_page_waits_is_known(

@@ -54,14 +54,11 @@ class ClusterReport:
     idle_since
         Since when nothing runs on it, in seconds since the epoch; ``None`` while something does, or
         where the kernel was not there when it began.
-    trouble
-        Why the last thing that the sidebar asked for did not work; empty if it did.
     """
 
     id: str
     snapshot: dict[str, Any]
     idle_since: float | None
-    trouble: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,7 @@ def news(file: KernelFile) -> tuple[object, ...]:
         When a snapshot is none.
     """
     try:
-        return tuple((each.id, each.trouble, *_states(each.snapshot)) for each in file.clusters)
+        return tuple((each.id, *_states(each.snapshot)) for each in file.clusters)
     except (KeyError, TypeError):
         raise Unreadable("its snapshot is none") from None
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict
 
 from jupyter_sky.api import pools_up
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.commands.control import (
@@ -68,14 +67,10 @@ class SidebarActions:
     ----------
     session
         The clusters of this notebook.
-    set_error
-        Called with a cluster and why the last action on it failed, or an empty text if it did not.
-        The page that asked may be closed before the action has ended.
     """
 
-    def __init__(self, session: Session, set_error: Callable[[Cluster, str], None]) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._set_error = set_error
 
     def run(self, request: Mapping[str, object]) -> str:
         """Do what a request asks for, and return a sentence about the result, or JSON.
@@ -108,14 +103,6 @@ class SidebarActions:
         if request.get("action") == "stop" and request.get("dry_run"):
             _check_not_of_pool(cluster, "stop")
             return foresee_stop(cluster)
-        self._set_error(cluster, "")
-        try:
-            return self._run(cluster, request)
-        except (SkyError, Interrupted) as error:
-            self._set_error(cluster, str(error))
-            raise
-
-    def _run(self, cluster: Cluster, request: Mapping[str, object]) -> str:
         match request:
             case {"action": "interrupt"}:
                 return interrupt_runs(cluster)

@@ -36,7 +36,6 @@ class StatePublisher:
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._clusters: dict[str, Cluster] = {}
-        self._errors: dict[str, str] = {}
         self._idle_since: dict[str, float] = {}
         self._busy: dict[str, Set[str]] = {}  # what ran on clusters when they were last seen
         self._notebook = notebook_path(shell)
@@ -71,12 +70,6 @@ class StatePublisher:
         """Leave a cluster out of the next file."""
         if self._clusters.get(cluster.id) is cluster:
             del self._clusters[cluster.id]
-
-    def set_error(self, cluster: Cluster, error: str) -> None:
-        """Publish why the last action of the sidebar on a cluster failed; empty if it did not."""
-        if self._errors.get(cluster.id, "") != error:
-            self._errors[cluster.id] = error
-            call_in_thread(0.0, self._throttle.call_now)
 
     def close(self) -> None:
         """Remove the file, because the kernel ends."""
@@ -113,7 +106,7 @@ class StatePublisher:
     def _report(self, cluster: Cluster) -> ClusterReport:
         snapshot: dict[str, Any] = dict(cluster.snapshot())
         idle_since = self._idle_since_of(cluster, snapshot["run"])
-        return ClusterReport(cluster.id, snapshot, idle_since, self._errors.get(cluster.id, ""))
+        return ClusterReport(cluster.id, snapshot, idle_since)
 
     def _idle_since_of(self, cluster: Cluster, run: Mapping[str, Any] | None) -> float | None:
         if busy := cluster.state.busy_runs:

@@ -156,7 +156,7 @@ def _show_strip(cluster: Cluster) -> None:
 
 
 def _write_for_sidebar(cluster: Cluster) -> None:
-    report = ClusterReport(cluster.id, dict(cluster.snapshot()), None, "")
+    report = ClusterReport(cluster.id, dict(cluster.snapshot()), None)
     with tempfile.TemporaryDirectory() as folder:
         file = KernelFile("scale", "scale.ipynb", time.time(), (report,))
         kernel_files.write(Path(folder), file)
