@@ -132,6 +132,19 @@ def test_a_bar_of_the_head_is_the_progress_of_the_run(cells) -> None:
     assert ranks(cells, "progress") == [done] * 4
 
 
+def test_a_full_bar_of_the_head_is_not_the_progress_of_ranks_that_go_on(cells) -> None:
+    bar = "\\r 100%|###   | 100/100 [00:12<00:00,  3.6it/s]"
+    run = cells.start(f"print('{bar}')\nif rank: time.sleep(600)", show=(0,))
+    try:
+        until(lambda: ranks(cells, "outcome") == ["ok", None, None, None])
+        assert snapshot(cells)["run"]["progress"] is None
+        assert ranks(cells, "progress")[0]["part"] == 1
+    finally:
+        cells.cluster.interrupt_run(run.id)
+        run.follow()
+    assert snapshot(cells)["run"]["progress"]["part"] == 1
+
+
 @pytest.mark.parametrize(
     ("text", "part", "count", "left", "label"),
     [
