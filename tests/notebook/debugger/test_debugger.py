@@ -535,7 +535,7 @@ def test_the_head_asks_for_lines_and_passwords(pair: LiveNotebook) -> None:
 
 def test_other_ranks_and_workers_say_where_to_ask(pair: LiveNotebook) -> None:
     cell = pair.run("%%sky --ranks 1\ninput('name? ')", keyboard=True)
-    assert "from the head alone, and this is rank 1: call it where `rank == 0`" in cell.traceback
+    assert "from the head alone, and this is rank 1: call it on rank 0 only" in cell.traceback
     forked = pair.run(
         "%%sky --ranks 0\n"
         "from concurrent.futures import ThreadPoolExecutor\n"

@@ -186,7 +186,7 @@ class Keyboard:
                 )
             raise RuntimeError(
                 f"{name}() asks in the {here} from the head alone, and this is rank {self._rank}: "
-                f"call it where `rank == 0`{instead}."
+                f"call it on rank 0 only{instead}."
             )
 
 
