@@ -91,7 +91,7 @@ class View {
   readonly #isCell: boolean;
   readonly #strip: Strip;
   readonly #note = element('div', 'jsky-note', { role: 'status' });
-  readonly #where = element('div', 'jsky-where', { role: 'status' });
+  readonly #where = element('div', 'jsky-where', { role: 'status', tabindex: '0' });
   readonly #curves: Curves;
   readonly #ranks: RankList;
   readonly #output: OutputPane;
@@ -122,10 +122,11 @@ class View {
     this.#more = new More(trans, place.usage ?? new Usage());
     const parts = [this.#ranks.element, this.#output.element, this.#more.element];
     this.#body = element('div', 'jsky-ranks-body', {}, ...parts);
+    // No region: as many landmarks as a notebook has cells are none, and a run can be in two places.
     this.element = element(
-      'section',
+      'div',
       `jsky jsky-in-${place.kind}`,
-      {},
+      { role: 'group' },
       this.#strip.element,
       this.#note,
       this.#where,

@@ -52,6 +52,8 @@ def test_a_user_sees_where_a_cell_hangs(
         user.page.screenshot(path=shots / f"where-dialog-{theme.lower()}.png")
     assert user.flaws(".jp-Dialog") == []
     dialog.get_by_role("button", name="Close").click()
+    # The run is in its cell and in its cluster's card.
+    assert user.flaws(".jsky-sidebar, .jsky-cell-strip") == []
     for theme in ("Dark", "Light"):
         user.choose_theme(theme)
         user.page.screenshot(path=shots / f"where-{theme.lower()}.png")

@@ -207,7 +207,7 @@ class NotebookUser:
 
     def strip(self, cell: Any) -> Any:
         """The strip above the output of a cell."""
-        return cell.get_by_role("region", name="Run on cluster")
+        return cell.get_by_role("group", name="Run on cluster")
 
     def wait_for_state(self, cell: Any, word: str) -> None:
         """Wait until the strip of a cell says this of its run."""
