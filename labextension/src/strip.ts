@@ -245,9 +245,13 @@ export class Strip {
     setText(this.#hint, '');
     this.#asked = setTimeout(() => {
       this.#resetStop();
+      // The notebook's button stops neither what runs beside its cells nor what others have begun.
+      const isOfCell = this.#isCell && !this.#run?.background;
       setText(
         this.#hint,
-        this.#trans.__("The kernel does not react yet: use the notebook's Stop button (■).")
+        isOfCell
+          ? this.#trans.__("The kernel does not react yet: use the notebook's Stop button (■).")
+          : this.#trans.__('It has not stopped yet: ranks that do not react soon are ended.')
       );
     }, PATIENCE);
   }

@@ -461,7 +461,7 @@ test('Stop says what it stops, and what to do when nothing happens', (t) => {
   t.after(() => release(host));
   mock.timers.enable({ apis: ['setTimeout'] });
   t.after(() => mock.timers.reset());
-  show(sample());
+  showInCell(sample());
   stop().click();
   assert.deepEqual(actions, [{ kind: 'stop', run: 'r1' }]);
   assert.equal(stop().textContent, 'Stopping…');
@@ -469,10 +469,24 @@ test('Stop says what it stops, and what to do when nothing happens', (t) => {
   mock.timers.tick(4000);
   assert.match(textOf(host, '.jsky-hint'), /notebook's Stop button \(■\)/);
   assert.ok(!stop().disabled);
-  show({ ...sample(), run: { ...sample().run!, state: 'interrupted' } });
+  showInCell({ ...sample(), run: { ...sample().run!, state: 'interrupted' } });
   assert.equal(textOf(host, '.jsky-hint'), '');
   assert.ok(stop().hidden);
   assert.equal(textOf(host, '.jsky-run-state'), 'Stopped');
+});
+
+test('where the button of a notebook would not stop a run, Stop does not name it', (t) => {
+  t.after(() => release(host));
+  mock.timers.enable({ apis: ['setTimeout'] });
+  t.after(() => mock.timers.reset());
+  const inBackground = { ...sample(), run: { ...sample().run!, background: true } };
+  for (const present of [() => show(sample()), () => showInCell(inBackground)]) {
+    present();
+    stop().click();
+    mock.timers.tick(4000);
+    assert.match(textOf(host, '.jsky-hint'), /^It has not stopped yet: ranks that/);
+    release(host);
+  }
 });
 
 test('a run that stops in time leaves no hint', (t) => {
