@@ -176,6 +176,15 @@ test('what is searched for is marked and counted, and Enter goes to it', async (
   assert.equal(textOf(host, '.jsky-log-hits'), '0 lines');
 });
 
+test('the title of a run is found as soon as it is there', async () => {
+  search('train');
+  say(began('r1', 'train()'), written('one\n'));
+  await frame();
+  await frame();
+  assert.deepEqual(texts(host, '.jsky-found .jsky-log-title'), ['train()']);
+  assert.equal(textOf(host, '.jsky-log-hits'), '1 line');
+});
+
 test('after a break, lines that come again are counted anew', async () => {
   say(written('loss 1\nloss 2\nloss 3\nloss 4\n'));
   await frame();

@@ -164,12 +164,13 @@ export class LogColumn {
 
   #draw(): void {
     const added = this.#added.splice(0).slice(-MOST);
-    this.#text.append(
-      ...added.map((each) => ('rank' in each ? (each.element = this.#elementOf(each)) : each))
-    );
+    const drawn = added.map((each) => ('rank' in each ? (each.element = this.#elementOf(each)) : each));
+    drawn.forEach((node) => this.#mark(node));
+    this.#text.append(...drawn);
     for (const line of this.#changed) {
       if (line.element) {
         this.#fill(line.element, line);
+        this.#mark(line.element);
       }
     }
     this.#changed.clear();
@@ -195,7 +196,6 @@ export class LogColumn {
       ...label,
       ...pieces(shown).map(({ text, style }) => (style ? element('span', style, {}, text) : text))
     );
-    this.#mark(node);
   }
 
   #mark(node: Element): void {
