@@ -78,7 +78,7 @@ class AskMessage(TypedDict):
 
 
 PanelMessage = SelectMessage | StopMessage | WhereMessage | OpenMessage | AskMessage
-"""What a page sends; ``Action`` of ``labextension/src/snapshot.ts``."""
+"""What a page sends; ``Action`` of ``labextension/src/action.ts``."""
 
 
 class PanelSource(Protocol):

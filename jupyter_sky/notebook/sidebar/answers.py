@@ -27,7 +27,7 @@ def answer(cluster: Cluster, question: Mapping[str, object]) -> Answer:
     cluster
         The cluster.
     question
-        ``Question`` of ``labextension/src/action.ts``, which is not trusted to be one.
+        What ``Ask`` of ``labextension/src/action.ts`` sends, as far as one can trust a page.
 
     Raises
     ------
