@@ -7,31 +7,47 @@ import { sample } from './page.ts';
 
 // These need a document when they are loaded.
 const { Keeper } = await import('../src/cells/keeper.ts');
+const { MissedRuns } = await import('../src/cells/missed.ts');
+const { Texts } = await import('../src/cells/texts.ts');
 const { outputOf } = await import('../src/cells/cells.ts');
 const { Feed } = await import('../src/cells/feed.ts');
 const { MIME } = await import('../src/cells/record.ts');
 
 type Output = ReturnType<typeof outputOf>;
 type Arguments = ConstructorParameters<typeof Keeper>;
-type Panel = Parameters<InstanceType<typeof Keeper>['ended']>[0];
+type Panel = Parameters<InstanceType<typeof Texts>['ended']>[0];
 type Strip = Parameters<InstanceType<typeof Keeper>['add']>[0];
+
+/** Returns what keeps the runs in the cells of notebooks true. */
+function parts(clusters: IClusters, feed: Arguments[1], cells: Arguments[2]) {
+  const texts = new Texts(clusters, feed, cells, english as Arguments[4]);
+  const keeper = new Keeper(clusters, feed, cells, texts, english as Arguments[4]);
+  return { keeper, texts, missed: new MissedRuns(clusters, cells, texts) };
+}
+
+/** Returns a signal, and a function that emits it. */
+function signal() {
+  const slots: (() => void)[] = [];
+  const changed = { connect: (slot: () => void) => void slots.push(slot) };
+  return { changed, emit: () => slots.forEach((slot) => slot()) };
+}
 
 test('the end of a run is asked for again, unless nobody knows it', async (t) => {
   t.mock.method(performance, 'now', () => 60_000);
   const feed = new Feed();
-  let compare = () => {};
+  const { changed, emit: compare } = signal();
   let answer = { status: 409, message: 'the kernel does not answer' };
   let asked = 0;
   let state = 'running';
   const clusters = {
-    changed: { connect: (slot: () => void) => (compare = slot) },
+    changed,
     client: { record: () => (asked++, Promise.reject(answer)) },
     entries: [],
     find: () => ({ name: 'train', kernels: [{ id: 'k1' }], snapshot: null, state }),
     trouble: null
   } as unknown as IClusters;
   const cells = { cellOf: () => ({}) } as unknown as Arguments[2];
-  const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+  const { keeper, texts } = parts(clusters, feed, cells);
   const snapshot = sample();
   const run = snapshot.run!.id;
   feed.take(snapshot, 'output');
@@ -46,31 +62,31 @@ test('the end of a run is asked for again, unless nobody knows it', async (t) =>
     return [note, isLost, asked];
   };
   assert.deepEqual(await noted(), ['the kernel does not answer', false, 1]);
-  assert.ok(keeper.isIncomplete(strip));
+  assert.ok(texts.isIncomplete(strip));
   answer = { status: 404, message: 'nobody knows' };
   // The kernel was restarted, and is connected again.
   const mayGoOn = 'No kernel knows this run, which may go on: `%sky attach train` shows what runs.';
   assert.deepEqual(await noted(), [mayGoOn, false, 2]);
-  assert.ok(!keeper.isIncomplete(strip), 'nor what it has printed');
+  assert.ok(!texts.isIncomplete(strip), 'nor what it has printed');
   state = 'ready';
   assert.deepEqual(await noted(), ['How this run ended is no longer known.', true, 3]);
-  assert.ok(!keeper.isIncomplete(strip));
+  assert.ok(!texts.isIncomplete(strip));
   assert.deepEqual(await noted(), ['How this run ended is no longer known.', true, 3]);
 });
 
 test('a run whose kernel is gone has not ended before its nodes have said so', (t) => {
   t.mock.method(performance, 'now', () => 60_000);
   const feed = new Feed();
-  let compare = () => {};
+  const { changed, emit: compare } = signal();
   let state = 'unknown';
   const clusters = {
-    changed: { connect: (slot: () => void) => (compare = slot) },
+    changed,
     entries: [],
     find: () => ({ name: 'train', state, kernels: [], snapshot: null }),
     trouble: null
   } as unknown as IClusters;
   const cells = { cellOf: () => undefined } as unknown as Arguments[2];
-  const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+  const { keeper } = parts(clusters, feed, cells);
   const snapshot = sample();
   feed.take(snapshot, 'output');
   const strip = { run: 'r1', hasEnd: false, snapshot, isVisible: true } as unknown as Strip;
@@ -100,40 +116,40 @@ test('a run whose end only the kernel tells of can have missing output', (t) => 
   const changed = { connect: () => {} };
   const clusters = { changed, find: () => ({ kernels }) } as unknown as IClusters;
   const cells = { cellOf: () => undefined } as unknown as Arguments[2];
-  const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+  const { keeper, texts } = parts(clusters, feed, cells);
   const running = sample();
   feed.take(running, 'output');
   const ended = { ...running, run: { ...running.run!, state: 'ok' as const } };
   const strip = { run: 'r1', hasEnd: false, snapshot: ended, isVisible: true } as unknown as Strip;
   keeper.add(strip);
   t.after(() => keeper.remove(strip));
-  assert.ok(!keeper.isIncomplete(strip));
+  assert.ok(!texts.isIncomplete(strip));
   feed.take(ended, 'kernel');
-  assert.ok(keeper.isIncomplete(strip), 'the notebook was saved before that');
+  assert.ok(texts.isIncomplete(strip), 'the notebook was saved before that');
   const panel = { sessionContext: {} } as Panel;
-  keeper.comesHere('r1', panel.sessionContext);
-  assert.ok(!keeper.isIncomplete(strip));
-  keeper.ended({ sessionContext: {} } as Panel);
-  assert.ok(!keeper.isIncomplete(strip), 'another notebook was closed');
-  keeper.ended(panel);
-  assert.ok(keeper.isIncomplete(strip));
+  texts.comesHere('r1', panel.sessionContext);
+  assert.ok(!texts.isIncomplete(strip));
+  texts.ended({ sessionContext: {} } as Panel);
+  assert.ok(!texts.isIncomplete(strip), 'another notebook was closed');
+  texts.ended(panel);
+  assert.ok(texts.isIncomplete(strip));
   // Its kernel is restarted while its cell is out of view, and so its strip not in the page.
-  keeper.comesHere('r1', panel.sessionContext);
+  texts.comesHere('r1', panel.sessionContext);
   keeper.remove(strip);
-  keeper.ended(panel);
+  texts.ended(panel);
   keeper.add(strip);
-  assert.ok(keeper.isIncomplete(strip));
+  assert.ok(texts.isIncomplete(strip));
   kernels = [];
-  assert.ok(!keeper.isIncomplete(strip), 'nobody has it any more');
+  assert.ok(!texts.isIncomplete(strip), 'nobody has it any more');
 });
 
 test('a run that is put into its cell has missing output, even if the kernel is heard from then on', (t) => {
-  let compare = () => {};
+  const { changed, emit: compare } = signal();
   const snapshot = sample();
   Object.assign(snapshot.run!, { cell: 'c1', background: false, shown: [0] });
   const entry = { kernels: [{ id: 'k1' }], snapshot, snapshot_kernel: 'k1' };
   const clusters = {
-    changed: { connect: (slot: () => void) => (compare = slot) },
+    changed,
     entries: [entry],
     find: () => entry,
     trouble: null
@@ -148,14 +164,14 @@ test('a run that is put into its cell has missing output, even if the kernel is 
   const notebook = { content: { widgets: [{ model }] } };
   const cells = { cellOf: () => undefined, notebooksOf: () => [notebook] } as unknown as Arguments[2];
   const feed = new Feed();
-  const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+  const { keeper, texts } = parts(clusters, feed, cells);
   compare();
   assert.equal(outputs.length, 1);
   feed.take(snapshot, 'kernel');
   const strip = { run: snapshot.run!.id, hasEnd: false, snapshot, isVisible: true } as unknown as Strip;
   keeper.add(strip);
   t.after(() => keeper.remove(strip));
-  assert.ok(keeper.isIncomplete(strip));
+  assert.ok(texts.isIncomplete(strip));
 });
 
 test('the end of a run that was known before its cell was shown is put into it', (t) => {
@@ -167,7 +183,7 @@ test('the end of a run that was known before its cell was shown is put into it',
     const clusters = { changed: { connect: () => {} }, client: { record } } as unknown as IClusters;
     const cells = { cellOf: () => ({}) } as unknown as Arguments[2];
     const feed = new Feed();
-    const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+    const { keeper } = parts(clusters, feed, cells);
     const strip = { run: 'r1', hasEnd, snapshot: known, isVisible: true } as unknown as Strip;
     feed.take(known, 'kernel');
     keeper.add(strip);
@@ -192,7 +208,7 @@ test('output that could not be had when the notebook was opened can be restored 
     refresh: async () => {}
   } as unknown as IClusters;
   const cells = { cellOf: () => undefined } as unknown as Arguments[2];
-  const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+  const { keeper, texts, missed } = parts(clusters, feed, cells);
   const model = { id: 'c', type: 'code', outputs: { toJSON: () => [] } };
   const panel = {
     content: { widgets: [{ model }] },
@@ -200,13 +216,13 @@ test('output that could not be had when the notebook was opened can be restored 
     sessionContext: { session: { kernel: { id: 'k1' } } }
   } as unknown as Panel;
   t.mock.method(console, 'error', () => {});
-  await keeper.catchUp(panel);
+  await missed.catchUp(panel);
   feed.take(running, 'output');
   const strip = { run: 'r1', hasEnd: false, snapshot: ended, isVisible: true } as unknown as Strip;
   keeper.add(strip);
   t.after(() => keeper.remove(strip));
   feed.take(ended, 'kernel');
-  assert.ok(keeper.isIncomplete(strip));
+  assert.ok(texts.isIncomplete(strip));
 });
 
 test('what cannot be had of one run or cluster keeps no other from what was missed', async (t) => {
@@ -231,9 +247,9 @@ test('what cannot be had of one run or cluster keeps no other from what was miss
     entries: ['c1', 'c2', 'c3'].map((id) => ({ id, kernels: [{ id: 'k1' }], snapshot: null })),
     refresh: async () => {}
   } as unknown as IClusters;
-  const keeper = new Keeper(clusters, new Feed(), {} as Arguments[2], english as Arguments[3]);
+  const { missed } = parts(clusters, new Feed(), {} as Arguments[2]);
   const model = (id: string) => ({ model: { id, type: 'code', outputs: { toJSON: () => [] } } });
-  await keeper.catchUp({
+  await missed.catchUp({
     content: { widgets: ['a', 'b', 'c'].map(model) },
     context: { contentsModel: { last_modified: '1970-01-01T00:00:00Z' } },
     sessionContext: { session: { kernel: { id: 'k1' } } }
@@ -247,9 +263,9 @@ test('a copy of the notebook, whose cells have the same ids, gets none of its ru
   const going = sample();
   going.run!.cell = 'a';
   const asked: string[] = [];
-  let compare = () => {};
+  const { changed, emit: compare } = signal();
   const clusters = {
-    changed: { connect: (slot: () => void) => (compare = slot) },
+    changed,
     client: {
       record: async () => ({ snapshot: { ...going, run: ended }, html: '', plain: '', text: '', cut: false }),
       runs: async (_: string, kernel: string) => (asked.push(kernel), { ended: kernel === 'k1' ? [ended] : [] })
@@ -259,10 +275,10 @@ test('a copy of the notebook, whose cells have the same ids, gets none of its ru
     ],
     refresh: async () => {}
   } as unknown as IClusters;
-  const changed: string[] = [];
+  const given: string[] = [];
   const notebook = (kernel: string) => {
     const widgets = ['a', 'b'].map((id) => {
-      const outputs = { toJSON: () => [], fromJSON: () => changed.push(`${kernel} ${id}`) };
+      const outputs = { toJSON: () => [], fromJSON: () => given.push(`${kernel} ${id}`) };
       return { model: { id, type: 'code', executionState: 'idle', outputs } };
     });
     return {
@@ -273,12 +289,12 @@ test('a copy of the notebook, whose cells have the same ids, gets none of its ru
   };
   const panels: { [kernel: string]: Panel } = { k1: notebook('k1'), k2: notebook('k2') };
   const cells = { notebooksOf: (kernel: string) => [panels[kernel]] } as unknown as Arguments[2];
-  const keeper = new Keeper(clusters, new Feed(), cells, english as Arguments[3]);
+  const { missed } = parts(clusters, new Feed(), cells);
   compare();
-  assert.deepEqual(changed, ['k1 a'], 'what goes on');
-  await keeper.catchUp(panels['k2']!);
-  await keeper.catchUp(panels['k1']!);
-  assert.deepEqual(changed, ['k1 a', 'k1 b'], 'and what has ended');
+  assert.deepEqual(given, ['k1 a'], 'what goes on');
+  await missed.catchUp(panels['k2']!);
+  await missed.catchUp(panels['k1']!);
+  assert.deepEqual(given, ['k1 a', 'k1 b'], 'and what has ended');
   assert.deepEqual(asked, ['k2', 'k1']);
 });
 
@@ -299,16 +315,16 @@ test('what several ranks have printed is restored where the record has more', as
     const model = { outputs: { toJSON: () => outputs, fromJSON: (given: Output[]) => void (outputs = given) } };
     const cells = { cellOf: () => ({ model }) } as unknown as Arguments[2];
     const feed = new Feed();
-    const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+    const { keeper, texts } = parts(clusters, feed, cells);
     const strip = { run: 'r1', hasEnd: false, snapshot: ended, isVisible: true } as unknown as Strip;
     feed.take(ended, 'kernel');
     keeper.add(strip);
     t.after(() => keeper.remove(strip));
-    assert.ok(keeper.isIncomplete(strip));
+    assert.ok(texts.isIncomplete(strip));
     await new Promise((resolve) => setImmediate(resolve));
     const data = outputs[0]!.data as unknown as { [type: string]: RunOutput };
     assert.equal(data[MIME]!.snapshot.run!.state, 'ok');
-    return [keeper.isIncomplete(strip), ...outputs.slice(1).map(({ text }) => text)];
+    return [texts.isIncomplete(strip), ...outputs.slice(1).map(({ text }) => text)];
   };
   const stream = (text: string) => ({ output_type: 'stream', name: 'stdout', text });
   const all = ' 0 │ one\n10 │ one\n 0 │ two\n';
@@ -333,9 +349,9 @@ test('the text of a run that was restored while it goes on is kept up to date', 
   };
   let cut = false;
   const entry = { kernels: [{ id: 'k1' }], snapshot, snapshot_kernel: 'k1' };
-  let compare = () => {};
+  const { changed, emit: compare } = signal();
   const clusters = {
-    changed: { connect: (slot: () => void) => (compare = slot) },
+    changed,
     client: { record },
     entries: [],
     find: () => entry,
@@ -355,7 +371,7 @@ test('the text of a run that was restored while it goes on is kept up to date', 
   };
   const cells = { cellOf: () => ({ model }), notebooksOf: () => [] } as unknown as Arguments[2];
   const feed = new Feed();
-  const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+  const { keeper, texts } = parts(clusters, feed, cells);
   feed.take(snapshot, 'output');
   let refreshed = 0;
   const refresh = () => refreshed++;
@@ -363,8 +379,8 @@ test('the text of a run that was restored while it goes on is kept up to date', 
   keeper.add(strip);
   t.after(() => keeper.remove(strip));
   compare();
-  assert.ok(keeper.isIncomplete(strip));
-  await keeper.restore(strip);
+  assert.ok(texts.isIncomplete(strip));
+  await texts.restore(strip);
   const shown = async () => {
     now += 3000;
     t.mock.timers.tick(1000);
@@ -377,18 +393,18 @@ test('the text of a run that was restored while it goes on is kept up to date', 
   outputs = [...outputs, { output_type: 'display_data', text: 'a picture' }];
   text = 'step 0\nstep 1\nstep 2\n';
   assert.deepEqual(await shown(), [text, 'a picture'], 'which is not printed');
-  assert.ok(!keeper.isIncomplete(strip));
+  assert.ok(!texts.isIncomplete(strip));
   text = null;
   await shown();
-  assert.ok(keeper.isIncomplete(strip), 'so that the user can ask, and see the log');
+  assert.ok(texts.isIncomplete(strip), 'so that the user can ask, and see the log');
   text = 'step 0\nstep 1\nstep 2\nstep 3\n';
   assert.deepEqual(await shown(), [text, 'a picture']);
-  assert.ok(!keeper.isIncomplete(strip));
+  assert.ok(!texts.isIncomplete(strip));
   assert.equal(refreshed, 3, 'once as it is first told of');
   const all = text;
   [text, cut] = ['step 3\nstep 4\n', true];
   assert.deepEqual(await shown(), [all, 'a picture'], 'there may be no end of it');
-  assert.ok(keeper.isIncomplete(strip));
-  await keeper.restore(strip);
+  assert.ok(texts.isIncomplete(strip));
+  await texts.restore(strip);
   assert.deepEqual(await shown(), [`${all}step 4\n`, 'a picture']);
 });

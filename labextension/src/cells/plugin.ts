@@ -22,9 +22,11 @@ import { backgroundOf, Cells, runOf, updateOutputs } from './cells.ts';
 import { Feed } from './feed.ts';
 import { FollowedRanks } from './followed.ts';
 import { Keeper } from './keeper.ts';
+import { MissedRuns } from './missed.ts';
 import { takeBackQuestions } from './questions.ts';
 import { fromSaved, MIME, type RunOutput } from './record.ts';
 import { RunStrip, type Page } from './strip.ts';
+import { hasKernel, Texts } from './texts.ts';
 
 /** Preferred to the widget of the same output, which a busy kernel cannot show. */
 const RANK = -20;
@@ -51,13 +53,15 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const trans = (translator ?? nullTranslator).load('jupyter_sky');
     const feed = new Feed();
     const cells = new Cells(tracker);
-    const keeper = new Keeper(clusters, feed, cells, trans);
+    const texts = new Texts(clusters, feed, cells, trans);
+    const keeper = new Keeper(clusters, feed, cells, texts, trans);
+    const missed = new MissedRuns(clusters, cells, texts);
     const ranks = new FollowedRanks(
       feed,
       (cluster, rank, onChunk) => follow(clusters.client, cluster, rank, LINES, onChunk),
-      (strip) => keeper.isIncomplete(strip)
+      (strip) => texts.isIncomplete(strip)
     );
-    const page = new NotebookPage(app, clusters, feed, cells, keeper, ranks, trans);
+    const page = new NotebookPage(app, clusters, feed, cells, keeper, texts, ranks, trans);
     registry.addFactory(
       {
         safe: true,
@@ -73,10 +77,10 @@ const plugin: JupyterFrontEndPlugin<void> = {
     takeBackQuestions(tracker);
     const own = new OwnSessions(sessionStorage, window);
     tracker.widgetAdded.connect((_, panel) => {
-      listen(app, panel, keeper, own);
+      listen(app, panel, texts, missed, clusters, own);
       const { context, sessionContext } = panel;
       Promise.all([context.ready, sessionContext.ready])
-        .then(() => keeper.catchUp(panel))
+        .then(() => missed.catchUp(panel))
         .catch(console.error);
     });
   }
@@ -85,7 +89,14 @@ const plugin: JupyterFrontEndPlugin<void> = {
 export default plugin;
 
 /** Notes which runs send their messages to this page, and whether these reach their cells. */
-function listen(app: JupyterFrontEnd, panel: NotebookPanel, keeper: Keeper, own: OwnSessions): void {
+function listen(
+  app: JupyterFrontEnd,
+  panel: NotebookPanel,
+  texts: Texts,
+  missed: MissedRuns,
+  clusters: IClusters,
+  own: OwnSessions
+): void {
   /** What has begun since the page was loaded, of whichever page. */
   const begun = new Set<string>();
   panel.sessionContext.kernelChanged.connect((_, { newValue: kernel }) => {
@@ -107,21 +118,23 @@ function listen(app: JupyterFrontEnd, panel: NotebookPanel, keeper: Keeper, own:
       const isOwn = 'session' in parent && own.has(parent.session);
       const isOfOther = 'msg_id' in parent && begun.has(parent.msg_id) && !isOwn;
       if (run && (of || isOfOther) && header.msg_type === 'display_data') {
-        keeper.comesHere(run, of ?? panel.sessionContext);
-      } else if (run ? keeper.takesMessages(run) : backgroundOf(output)) {
+        texts.comesHere(run, of ?? panel.sessionContext);
+      } else if (run ? texts.isHere(run) || clusters.trouble !== null : backgroundOf(output)) {
+        // After a reload it is the server's record, which also has the text; where the server cannot
+        // tell, there is nothing else.
         updateOutputs(panel, output);
       } else if (run && isOwn && isOver(fromSaved((data[MIME] as unknown as RunOutput).snapshot))) {
         // The server was perhaps never asked while it went on.
-        keeper.catchUp(panel).catch(console.error);
+        missed.catchUp(panel).catch(console.error);
       }
     }
   });
   panel.sessionContext.statusChanged.connect((_, status) => {
     if (status === 'restarting' || status === 'autorestarting') {
-      keeper.ended(panel);
+      texts.ended(panel);
     }
   });
-  panel.disposed.connect(() => keeper.ended(panel));
+  panel.disposed.connect(() => texts.ended(panel));
 }
 
 /** Returns what of this page has asked a notebook's kernel for something, in a session of messages:
@@ -144,6 +157,7 @@ class NotebookPage implements Page {
   readonly #feed: Feed;
   readonly #cells: Cells;
   readonly #keeper: Keeper;
+  readonly #texts: Texts;
   readonly #ranks: FollowedRanks;
   readonly #trans: TranslationBundle;
 
@@ -153,6 +167,7 @@ class NotebookPage implements Page {
     feed: Feed,
     cells: Cells,
     keeper: Keeper,
+    texts: Texts,
     ranks: FollowedRanks,
     trans: TranslationBundle
   ) {
@@ -161,6 +176,7 @@ class NotebookPage implements Page {
     this.#feed = feed;
     this.#cells = cells;
     this.#keeper = keeper;
+    this.#texts = texts;
     this.#ranks = ranks;
     this.#trans = trans;
   }
@@ -176,7 +192,7 @@ class NotebookPage implements Page {
   }
 
   isIncomplete(strip: RunStrip): boolean {
-    return this.#keeper.isIncomplete(strip);
+    return this.#texts.isIncomplete(strip);
   }
 
   followSelected(strip: RunStrip): void {
@@ -189,7 +205,7 @@ class NotebookPage implements Page {
 
   askOf(strip: RunStrip): Ask | null {
     const { snapshot } = strip;
-    return snapshot && this.#keeper.hasKernel(strip) ? this.#clusters.client.ask(snapshot.cluster.id) : null;
+    return snapshot && hasKernel(this.#clusters, strip) ? this.#clusters.client.ask(snapshot.cluster.id) : null;
   }
 
   act(action: Action, strip: RunStrip): void {
@@ -207,7 +223,7 @@ class NotebookPage implements Page {
         this.#tellKernel(strip, action);
         break;
       case 'restore':
-        this.#keeper.restore(strip).catch((trouble) => complain(trouble, this.#trans));
+        this.#texts.restore(strip).catch((trouble) => complain(trouble, this.#trans));
         break;
       case 'cluster':
         void this.#app.commands.execute(SHOW, { cluster: action.cluster });
@@ -220,7 +236,7 @@ class NotebookPage implements Page {
 
   /** Stops a run by its kernel, or through the server if that has no effect. */
   async #stop(strip: RunStrip, action: Action & { kind: 'stop' }): Promise<void> {
-    if (this.#keeper.hasKernel(strip) && this.#tellKernel(strip, action)) {
+    if (hasKernel(this.#clusters, strip) && this.#tellKernel(strip, action)) {
       await new Promise((passed) => setTimeout(passed, PATIENCE));
     }
     const { snapshot } = strip;
@@ -236,7 +252,7 @@ class NotebookPage implements Page {
   /** Lets the strip show where the ranks are, by its kernel or the server. */
   async #where(strip: RunStrip, action: Action): Promise<void> {
     const { snapshot } = strip;
-    if (!snapshot || (this.#keeper.hasKernel(strip) && this.#tellKernel(strip, action))) {
+    if (!snapshot || (hasKernel(this.#clusters, strip) && this.#tellKernel(strip, action))) {
       return;
     }
     try {
