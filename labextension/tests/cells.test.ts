@@ -4,7 +4,10 @@ import type { Record } from '../src/api.ts';
 import { sample } from './page.ts';
 
 // These need a document when they are loaded.
-const { endBackground, hasBeginning, outputOf, replaceOutputs, runOf } = await import('../src/cells/cells.ts');
+const { addLine, endBackground, hasBeginning, outputOf, replaceOutputs, runOf } = await import(
+  '../src/cells/cells.ts'
+);
+const { MIME } = await import('../src/cells/record.ts');
 
 type Cell = Parameters<typeof replaceOutputs>[0];
 type Output = ReturnType<typeof outputOf>;
@@ -102,6 +105,31 @@ test('a record without the beginning takes nothing from the cell', () => {
   assert.deepEqual(restored(['0\n8\n1\n'], '8\n9\n'), ['0\n8\n1\n[missing]\n8\n9\n']);
   assert.deepEqual(restored([], '8\n9\n'), ['[missing]\n8\n9\n']);
   assert.deepEqual(restored(['0\n'], ''), ['0\n[missing]\n'], 'nothing of it is kept');
+});
+
+test('where a cell gets no more of what is printed, a line says so until it is restored', () => {
+  const { run } = sample();
+  const snapshot = sample();
+  const strip = outputOf({ snapshot, html: '', plain: '', text: '', cut: false }, true);
+  const printed = (text: string) => ({ output_type: 'stream', name: 'stdout', text });
+  const marked = (there: Output[]) => {
+    let outputs = there;
+    const add = (output: Output) => void (outputs = [...outputs, output]);
+    const fromJSON = (given: Output[]) => void (outputs = given);
+    const cell = { model: { outputs: { toJSON: () => outputs, add, fromJSON } } } as unknown as Cell;
+    addLine(cell, run!, '[missing]');
+    addLine(cell, run!, '[missing]');
+    return outputs.map((output) => runOf(output) ?? output.text);
+  };
+  assert.deepEqual(marked([strip, printed('0\n')]), ['r1', '0\n', '[missing]\n']);
+  assert.deepEqual(marked([strip, printed('0\n1')]), ['r1', '0\n1', '\n[missing]\n']);
+  const other = structuredClone(strip);
+  (other.data as any)[MIME].snapshot.run.id = 'r2';
+  assert.deepEqual(marked([strip, other]), ['r1', '[missing]\n', 'r2']);
+  assert.deepEqual(marked([printed('0\n')]), ['0\n'], 'the cell no longer shows the run');
+  assert.deepEqual(restore(['0\n', '[missing]\n'], '0\n1\n', false), ['0\n1\n']);
+  assert.deepEqual(restore(['0\n1\n[missing]\n'], '1\n2\n', true), ['0\n1\n2\n']);
+  assert.deepEqual(restore(['0\n[missing]\n'], '2\n', true), ['0\n[missing]\n2\n']);
 });
 
 test('the end of a run in the background is shown below its own strip', () => {

@@ -472,8 +472,12 @@ def test_a_kernel_that_is_restarted_in_the_middle_of_a_run(
     user.restart_kernel()
     strip = user.strip(cell)
     strip.get_by_text("The kernel was restarted, and the run goes on").wait_for()
+    missing = "some output may be missing here: `%sky logs 0 --save FILE`"
+    printed = cell.locator(".jp-RenderedText").filter(has_text=missing)
+    printed.wait_for()
     user.wait_for_state(cell, "Running")
     user.page.screenshot(path=shots / "cells-restarted.png")
     strip.get_by_role("button", name="Stop").click()
     strip.get_by_text("The kernel ended before this run").wait_for()
     user.wait_for_state(cell, "Ended")
+    assert printed.inner_text().count(missing) == 1

@@ -230,10 +230,34 @@ export function replaceOutputs({ model }: CodeCell, record: RunRecord, missing: 
     model.outputs.fromJSON([...above, shown, ...below, ...after]);
     return;
   }
-  const { before, printed, rest } = aroundPrinted(below);
+  const { before, rest, ...around } = aroundPrinted(below);
+  const printed = withoutLine(around.printed, missing);
   const text = record.cut ? joined(textOf(printed), record.text, missing) : completed(printed, record.text);
   const restored = text ? [{ output_type: 'stream' as const, name: 'stdout', text }] : [];
   model.outputs.fromJSON([...above, shown, ...before, ...restored, ...rest, ...after]);
+}
+
+/** Adds a line below what a run has printed, unless it is there. */
+export function addLine({ model: { outputs } }: CodeCell, run: Run, line: string): void {
+  const { above, own, after } = partsOf(outputs.toJSON(), run);
+  const there = textOf(aroundPrinted(own).printed);
+  if (own.length > 0 && !there.includes(line)) {
+    const text = there === '' || there.endsWith('\n') ? `${line}\n` : `\n${line}\n`;
+    const added = { output_type: 'stream' as const, name: 'stdout', text };
+    if (after.length === 0) {
+      outputs.add(added);
+    } else {
+      outputs.fromJSON([...above, ...own, added, ...after]);
+    }
+  }
+}
+
+/** Returns printed outputs without the line that `addLine` has added. */
+function withoutLine(printed: IOutput[], line: string): IOutput[] {
+  const text = textOf(printed.slice(-1));
+  return text.endsWith(`${line}\n`)
+    ? [...printed.slice(0, -1), { ...printed.at(-1)!, text: text.slice(0, -line.length - 1) }]
+    : printed;
 }
 
 /** Brings the printed output of a restored run up to date, as if its kernel had sent what is new: what

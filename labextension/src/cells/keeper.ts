@@ -8,7 +8,7 @@ import type { RequestError } from '../lab/client.ts';
 import type { IClusters } from '../lab/clusters.ts';
 import { isOver } from '../run.ts';
 import { plain } from '../text.ts';
-import { endBackground, hasBeginning, hasRun, replaceOutputs, type Cells } from './cells.ts';
+import { addLine, endBackground, hasBeginning, hasRun, replaceOutputs, type Cells } from './cells.ts';
 import type { Feed } from './feed.ts';
 import type { RunStrip } from './strip.ts';
 import { entryOf, type Texts } from './texts.ts';
@@ -116,7 +116,7 @@ export class Keeper {
     } else if (!entry) {
       this.#feed.explain(run, this.#trans.__('Its cluster has ended.'), true);
     } else if (entry.kernels.length === 0) {
-      this.#explainKernelGone(run, entry);
+      this.#explainKernelGone(strip, entry);
     } else if (entry.snapshot?.run?.id === run) {
       const isNew = this.#texts.mayLack(run);
       this.#texts.setKnown(run, true);
@@ -132,7 +132,8 @@ export class Keeper {
 
   /** Says what is known of a run whose kernel is gone. Nodes elsewhere answer only after some
       seconds: until then, the run may go on. */
-  #explainKernelGone(run: string, { state, name }: Entry): void {
+  #explainKernelGone(strip: RunStrip, { state, name }: Entry): void {
+    const run = strip.run!;
     const attach = `\`%sky attach ${name}\``;
     if (state === 'unknown' || state === 'starting') {
       const note = this.#trans.__('The kernel has ended; whether the run goes on is not known yet.');
@@ -143,6 +144,7 @@ export class Keeper {
         attach
       );
       this.#feed.explain(run, note, false);
+      this.#markGap(strip);
     } else {
       const note =
         state === 'ready'
@@ -152,6 +154,18 @@ export class Keeper {
             )
           : this.#trans.__('The kernel ended before this run did: how the run ended is not known.');
       this.#feed.explain(run, note, true);
+      if (state === 'ready') {
+        this.#markGap(strip);
+      }
+    }
+  }
+
+  /** Says below a run's output that more of it comes into no cell, for who reads the notebook later. */
+  #markGap({ node, snapshot }: RunStrip): void {
+    const cell = this.#cells.cellOf(node);
+    const run = snapshot!.run!;
+    if (cell && !run.background && run.shown.length > 0) {
+      addLine(cell, run, this.#texts.missingIn(run));
     }
   }
 
