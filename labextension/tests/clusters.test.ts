@@ -68,16 +68,25 @@ test('the server is asked again if an answer never comes, as after a sleep', asy
       request.signal.addEventListener('abort', () => reject(request.signal.reason))
     );
   const answer: Answer = { version: 1, jupyter_sky: '0.1.0', trouble: '', clusters: [sampleEntry()] };
-  const fetches = [lost, async () => Response.json(answer)];
+  let isLost = true;
   const baseUrl = 'http://server.test/';
   const connection = ServerConnection.makeSettings({
     baseUrl,
-    fetch: ((request: Request) => fetches.shift()!(request)) as typeof fetch
+    fetch: (async (request: Request) => (isLost ? lost(request) : Response.json(answer))) as typeof fetch
   });
   const client = new Client(connection, english as never);
+  // All that is asked without the user, and asked again only after an answer.
+  const asked = [
+    client.clusters(),
+    client.record('c1', 'r1'),
+    client.runs('c1', 'k1'),
+    client.ask('c1').history(0),
+    client.environment('k1')
+  ];
   await Promise.all([
-    assert.rejects(client.clusters(), /does not answer; what is shown here may be out of date/),
+    ...asked.map((each) => assert.rejects(each, /does not answer; what is shown here may be out of date/)),
     settled().then(() => patience.abort())
   ]);
+  isLost = false;
   assert.equal((await client.clusters()).clusters.length, 1);
 });

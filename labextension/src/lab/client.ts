@@ -15,8 +15,8 @@ import type {
 } from '../api.ts';
 import type { Wanted } from '../sidebar/form.ts';
 
-/** Milliseconds for the list of clusters. A connection that a sleeping computer has lost answers
-    never, and nothing else would be asked. */
+/** Milliseconds for what is asked again and again, but only after an answer: a connection that a
+    sleeping computer has lost answers never. */
 const PATIENCE = 60_000;
 
 /** What went wrong, as a sentence for the user. */
@@ -40,7 +40,7 @@ export class Client {
   }
 
   clusters(): Promise<Clusters> {
-    return this.#request('GET', ['clusters'], undefined, '', AbortSignal.timeout(PATIENCE));
+    return this.#read(['clusters']);
   }
 
   /** Stops a run, or what runs now with null. */
@@ -90,12 +90,12 @@ export class Client {
   /** Asks a kernel for its last runs on a cluster that are over. */
   runs(cluster: string, kernel: string): Promise<Runs> {
     const query = URLExt.objectToQueryString({ kernel });
-    return this.#request('GET', ['clusters', cluster, 'runs'], undefined, query);
+    return this.#read(['clusters', cluster, 'runs'], query);
   }
 
   /** Asks the kernel that began a run for its state, or how it ended. */
   record(cluster: string, run: string): Promise<Record> {
-    return this.#request('GET', ['clusters', cluster, 'runs', run]);
+    return this.#read(['clusters', cluster, 'runs', run]);
   }
 
   /** Returns a function that asks a cluster's kernel, through the server. */
@@ -103,7 +103,7 @@ export class Client {
     return {
       history: (since) => {
         const query = URLExt.objectToQueryString({ since: String(since) });
-        return this.#request('GET', ['clusters', cluster, 'history'], undefined, query);
+        return this.#read(['clusters', cluster, 'history'], query);
       },
       variables: () => this.#request('GET', ['clusters', cluster, 'variables']),
       profile: () => this.#request('POST', ['clusters', cluster, 'profile'])
@@ -111,7 +111,7 @@ export class Client {
   }
 
   environment(kernel: string): Promise<Environment> {
-    return this.#request('GET', ['kernels', kernel]);
+    return this.#read(['kernels', kernel]);
   }
 
   offers({ provider, nodes, gpu }: Wanted): Promise<Offers> {
@@ -140,6 +140,10 @@ export class Client {
   /** Returns the address of a node's page, which requires a login. */
   address(path: string): string {
     return URLExt.join(this.#settings.baseUrl, path);
+  }
+
+  #read<Answer>(parts: string[], query = ''): Promise<Answer> {
+    return this.#request('GET', parts, undefined, query, AbortSignal.timeout(PATIENCE));
   }
 
   async #request<Answer>(
