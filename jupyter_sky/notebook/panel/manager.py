@@ -135,9 +135,10 @@ class PanelManager:
         output
             Returns it, as far as it is kept; called in any thread.
         """
-        self._outputs[run] = output
-        while len(self._outputs) > _REMEMBERED_OUTPUTS:
-            del self._outputs[next(iter(self._outputs))]
+        with self._lock:
+            self._outputs[run] = output
+            if len(self._outputs) > _REMEMBERED_OUTPUTS:
+                del self._outputs[next(iter(self._outputs))]
 
     def kept_output(self, run: str) -> KeptOutput:
         """Return what several ranks have printed in a run, as far as it is kept."""

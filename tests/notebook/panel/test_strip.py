@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_sky.cluster.snapshot import KeptOutput
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.panel.manager import PanelManager
 from tests.notebook.kernels import MIME, Cell, LiveNotebook
@@ -85,6 +86,24 @@ def test_clusters_end_while_runs_go_on_in_threads() -> None:
             while not going.done():
                 panels.settle(clusters[1])
             going.result()
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def test_runs_in_threads_keep_their_output() -> None:
+    usual = sys.getswitchinterval()
+    terminal: Any = SimpleNamespace()
+    panels = PanelManager(terminal, Sky())
+    kept = KeptOutput("", is_cut=False)
+
+    def keep(thread: int) -> None:
+        for number in range(20_000):
+            panels.keep_output(f"{thread} {number}", lambda: kept)
+
+    try:
+        sys.setswitchinterval(1e-6)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(keep, range(4)))
     finally:
         sys.setswitchinterval(usual)
 
