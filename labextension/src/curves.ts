@@ -14,6 +14,9 @@ export const [WIDTH, HEIGHT] = [240, 80];
 /** Room above and below a curve, so that its line is not cut. */
 const MARGIN = 3;
 
+/** The length of the dash for a point that has no neighbours. */
+const DASH = 6;
+
 export class Curves {
   readonly element: HTMLElement;
   readonly #trans: Translation;
@@ -220,7 +223,7 @@ function spanOf(curves: Curve[]): Span {
 
 /** Returns a curve as an SVG path, with a gap for each missing value. */
 export function pathOf({ steps, values }: Pick<Curve, 'steps' | 'values'>, span: Span): string {
-  const wide = span.right - span.left || 1;
+  const wide = span.right - span.left;
   const tall = span.high - span.low;
   const parts: string[] = [];
   let isDrawing = false;
@@ -230,12 +233,12 @@ export function pathOf({ steps, values }: Pick<Curve, 'steps' | 'values'>, span:
       isDrawing = false;
       continue;
     }
-    const x = ((step - span.left) / wide) * WIDTH;
+    const x = (wide > 0 ? (step - span.left) / wide : 0.5) * WIDTH;
     const part = tall > 0 ? (value - span.low) / tall : 0.5;
     const y = HEIGHT - MARGIN - part * (HEIGHT - 2 * MARGIN);
-    const place = `${x.toFixed(1)} ${y.toFixed(1)}`;
-    // A line of zero length, so that an isolated point is visible.
-    parts.push(isDrawing ? `L${place}` : `M${place}h0`);
+    const isAlone = !isDrawing && (values[at + 1] ?? null) === null;
+    const from = isAlone ? x - DASH / 2 : x;
+    parts.push(`${isDrawing ? 'L' : 'M'}${from.toFixed(1)} ${y.toFixed(1)}${isAlone ? `h${DASH}` : ''}`);
     isDrawing = true;
   }
   return parts.join('');

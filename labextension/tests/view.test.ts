@@ -579,7 +579,8 @@ test('curves of the head are drawn, and those of all ranks on request', (t) => {
   assert.deepEqual(texts(host, '.jsky-chart-note'), ['1 NaN/∞', '']);
   assert.deepEqual(texts(host, '.jsky-chart-high'), ['3', '1e-9']);
   const paths = () => [...host.querySelectorAll('.jsky-chart path')];
-  assert.equal(paths()[0]!.getAttribute('d'), 'M0.0 3.0h0M160.0 77.0h0L240.0 40.0');
+  assert.equal(paths()[0]!.getAttribute('d'), 'M-3.0 3.0h6M160.0 77.0L240.0 40.0');
+  assert.equal(paths()[1]!.getAttribute('d'), 'M117.0 40.0h6', 'in the middle, where it is seen');
   assert.equal(paths().length, 2);
   host.querySelector<HTMLElement>('.jsky-curve-tools button')!.click();
   assert.equal(paths().length, 3);

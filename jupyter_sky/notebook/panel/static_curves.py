@@ -11,6 +11,7 @@ from jupyter_sky.formatting import shortened
 
 _MOST = 12  # most charts; a table has the others
 _WIDTH, _HEIGHT, _MARGIN = 200, 80, 3
+_DASH = 6  # length of the dash for a point that has no neighbours
 _SCALE = 50  # room for numbers on the left
 _BLUE = "#3d8bd9"  # visible on white and on black
 
@@ -84,17 +85,20 @@ def _path(
     values: tuple[float, float],
 ) -> str:
     """Return points as an SVG path, with a gap for each missing value."""
-    wide, tall = steps[1] - steps[0] or 1, values[1] - values[0]
+    wide, tall = steps[1] - steps[0], values[1] - values[0]
     parts, is_drawing = [], False
-    for step, value in points:
+    after = [value for _, value in points[1:]] + [None]
+    for (step, value), next_value in zip(points, after, strict=True):
         if value is None:
             is_drawing = False
             continue
-        x = (step - steps[0]) / wide * _WIDTH
+        x = ((step - steps[0]) / wide if wide > 0 else 0.5) * _WIDTH
         part = (value - values[0]) / tall if tall > 0 else 0.5
         y = _HEIGHT - _MARGIN - part * (_HEIGHT - 2 * _MARGIN)
-        # A line of zero length, so that an isolated point is visible.
-        parts.append(f"L{x:.1f} {y:.1f}" if is_drawing else f"M{x:.1f} {y:.1f}h0")
+        if is_drawing or next_value is not None:
+            parts.append(f"{'L' if is_drawing else 'M'}{x:.1f} {y:.1f}")
+        else:
+            parts.append(f"M{x - _DASH / 2:.1f} {y:.1f}h{_DASH}")
         is_drawing = True
     return "".join(parts)
 

@@ -274,6 +274,12 @@ def test_a_saved_notebook_has_html_and_text() -> None:
     assert all(line.strip() in html for line in as_text(shown).splitlines())
 
 
+def test_a_value_that_was_logged_once_is_seen_in_its_chart() -> None:
+    curve = {"name": "loss", "rank": 0, "steps": [1], "values": [2.0]}
+    shown = changed(snapshot(), curves=[curve | {"last": 2.0, "count": 1, "gaps": 0}])
+    assert 'd="M97.0 40.0h6"' in as_html(shown)
+
+
 def test_a_notebook_saved_in_the_middle_of_a_run_has_what_stays_true() -> None:
     shown = changed(snapshot(), run={"progress": {**BAR, "part": 0.4}, "cost": 1.37})
     began = datetime.fromtimestamp(shown["run"]["started"]).strftime("%Y-%m-%d %H:%M")

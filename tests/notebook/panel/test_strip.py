@@ -151,7 +151,7 @@ def test_what_ranks_log_stays_in_it_as_a_picture(notebook: LiveNotebook) -> None
     assert (loss["rank"], loss["values"][:2], nothing["values"]) == (0, [1, 0.5], [None])
     page = cell.strips[-1]["text/html"]
     assert "&lt;i&gt;loss" in page and "<i>" not in page
-    assert 'd="M0.0 3.0h0L50.0 ' in page
+    assert 'd="M0.0 3.0L50.0 ' in page
     assert "  <i>loss: 0.2 (5 logged)" in cell.strips[-1]["text/plain"]
     assert "  nothing: NaN/∞ (1 logged)" in cell.strips[-1]["text/plain"]
     table = notebook.succeed("table = %sky metrics\nprint(list(table.columns), len(table))")
