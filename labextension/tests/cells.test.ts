@@ -33,6 +33,12 @@ test('a record stays below what was said of its cluster, and above what was prin
   assert.deepEqual(shown(), ['r2'], 'what belongs to an earlier run is outdated');
 });
 
+test('an output of another version is of no run', () => {
+  for (const data of [undefined, {}, { [MIME]: { version: 2 } }, { [MIME]: null }, { [MIME]: { snapshot: null } }]) {
+    assert.equal(runOf({ output_type: 'display_data', data } as Output), null);
+  }
+});
+
 test('each attempt at a cell has its own place in it', () => {
   const record = (id: string, earlier: string[]): Record => {
     const snapshot = sample();

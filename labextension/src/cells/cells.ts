@@ -55,10 +55,10 @@ export class Cells {
   }
 }
 
-/** Returns the run that an output shows. */
+/** Returns the run that an output shows; null of one that another version has made. */
 export function runOf(output: IOutput): string | null {
   const data = output.data as { [type: string]: unknown } | undefined;
-  return (data?.[MIME] as RunOutput | undefined)?.snapshot.run?.id ?? null;
+  return (data?.[MIME] as Partial<RunOutput> | undefined)?.snapshot?.run?.id ?? null;
 }
 
 export function hasRun({ model }: CodeCell, run: string): boolean {
