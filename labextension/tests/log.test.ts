@@ -159,6 +159,20 @@ test('ranks that join later are followed where all are wanted', () => {
   assert.deepEqual(followed, ['0', '0-3', '0-5', '5']);
 });
 
+test('a rank that was typed before it was there is followed once it is', () => {
+  choose('Ranks, like 0,2-3 or all', '5');
+  assert.match(textOf(host, '.jsky-nothing'), /has ranks 0-3: type some of them/);
+  pane.know([0, 1, 2, 3]);
+  assert.deepEqual(followed, ['0']);
+  pane.know([0, 1, 2, 3, 4, 5]);
+  assert.deepEqual(followed, ['0', '5']);
+  assert.equal(textOf(host, '.jsky-nothing'), 'waiting for output');
+  choose('Ranks, like 0,2-3 or all', '7');
+  pane.release();
+  pane.know([0, 1, 2, 3, 4, 5, 6, 7]);
+  assert.deepEqual(followed, ['0', '5'], 'not in a tab that was closed');
+});
+
 test('what is searched for is marked and counted, and Enter goes to it', async () => {
   say(written('Loss 1\nother\nloss 2\n'));
   await frame();

@@ -98,6 +98,7 @@ export class LogPane {
     const chosen = this.#chosen;
     if (!chosen) {
       setSentence(this.#end, this.#wrong());
+      this.#unfollow = () => {}; // they may join
       return;
     }
     this.#arrange(chosen);
