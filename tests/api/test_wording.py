@@ -140,6 +140,7 @@ def test_errors_of_a_type_of_the_users_own_keep_their_arguments() -> None:
         ("name more with `--hosts`.", "name more with `hosts`."),
         ("name them, as in `--hosts gpu1,gpu2`.", 'name them, as in `hosts="gpu1,gpu2"`.'),
         ("type `--gpu L4:8` and more `--nodes`.", 'type `accelerator="L4:8"` and more `nodes`.'),
+        ("there is no run--pip.py.", "there is no run--pip.py."),
         ("type `--nodes 2`, or another --zone.", "type `nodes=2`, or another zone."),
         ("--max-cost cannot be kept: --max-costs?", "max_cost cannot be kept: --max-costs?"),
         ("`%sky start x --max-cost 5` does.", "`jupyter sky start x --max-cost 5` does."),

@@ -26,7 +26,7 @@ _ARGUMENTS = {each: each.replace("-", "_") for each in _SAME} | {
 }
 """Arguments of pools, their providers and images, by the option of a cell that stands for each."""
 
-_OPTION = rf"--({'|'.join(sorted(_ARGUMENTS, key=len, reverse=True))})\b(?!-)"
+_OPTION = rf"(?<![\w-])--({'|'.join(sorted(_ARGUMENTS, key=len, reverse=True))})\b(?!-)"
 _TYPED = re.compile(rf"`{_OPTION}(?: ([^`]+))?`")
 _NAMED = re.compile(_OPTION)
 _CODE = re.compile("(`[^`]*`)")
