@@ -314,7 +314,8 @@ class Cluster:
         if is_other and rank in self.all_ranks and self.alive:
             place = rank_log.LogPlace(_LINES, limit=_SNAPSHOT_LIMIT)
             part = wait(rank_log.read(self._controller, rank, place))
-            snapshot["output"] = {"rank": rank, "text": part.data.decode(errors="replace")}
+            shown = part.of_run(snapshot["run"]["id"]) if snapshot["run"] else part.data
+            snapshot["output"] = {"rank": rank, "text": shown.decode(errors="replace")}
         return snapshot
 
     def ended_runs(self) -> list[RunView]:

@@ -90,6 +90,15 @@ class LogPart:
         """The offset of the next part."""
         return self.start + len(self.data)
 
+    def of_run(self, run: str) -> bytes:
+        """Return what is in it from the beginning of a run on.
+
+        Of a run without output the index says nothing; a log that was cut from outside has none.
+        """
+        nothing = self.end if self.runs else self.start
+        begin = next((offset for offset, _, each, _ in self.runs if each == run), nothing)
+        return self.data[max(0, begin - self.start) :]
+
     def entries(self) -> Iterator[LogEntry]:
         """Yield the output in order, preceded by the beginnings of runs."""
         runs, pieces = list(self.runs), list(self.pieces)

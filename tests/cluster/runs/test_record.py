@@ -145,6 +145,22 @@ def test_a_full_bar_of_the_head_is_not_the_progress_of_ranks_that_go_on(cells) -
     assert snapshot(cells)["run"]["progress"]["part"] == 1
 
 
+def test_the_output_of_a_rank_in_a_run_has_none_of_the_run_before(cells) -> None:
+    cells.run("print('former', rank)", show=(0,))
+    run = cells.start("print('present' if rank == 1 else '', end='')\ntime.sleep(600)", show=(0,))
+
+    def output(rank: int) -> Any:
+        return cells.cluster.snapshot(rank, run.id)["output"]
+
+    try:
+        until(lambda: output(1)["text"] == "present")
+        assert output(2) == {"rank": 2, "text": ""}
+        assert cells.cluster.snapshot(1)["output"]["text"] == "present"
+    finally:
+        cells.cluster.interrupt_run(run.id)
+        run.follow()
+
+
 @pytest.mark.parametrize(
     ("text", "part", "count", "left", "label"),
     [
