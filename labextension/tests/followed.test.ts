@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 import type { LogChunk } from '../src/api.ts';
 import { english } from '../src/words.ts';
-import { chunk, frame, place, sample, textOf } from './page.ts';
+import { chunk, frame, place, sample, textOf, written } from './page.ts';
 
 // These need a document when they are loaded.
 const { Feed } = await import('../src/cells/feed.ts');
@@ -26,7 +26,11 @@ class Page {
     (cluster, rank, onChunk) => {
       const name = `${cluster}:${rank}`;
       this.followed.push(name);
-      this.say = (said, isFirst = false) => onChunk(said, isFirst);
+      this.say = ({ entries, end }, isFirst = false) => {
+        // The last lines of a log begin with the run that they are of.
+        const begins = isFirst && entries.length > 0 ? [written('', { run: 'r1' })] : [];
+        onChunk({ entries: [...begins, ...entries], end }, isFirst);
+      };
       return () => void this.followed.splice(this.followed.indexOf(name), 1);
     },
     () => this.isIncomplete
@@ -129,6 +133,23 @@ test('a rank that the cell shows is followed while the cell lacks some of it', a
   strip.refresh();
   assert.deepEqual(page.followed, []);
   assert.match(textOf(page.host, '.jsky-output-head'), /The cell shows what this rank prints/);
+});
+
+test('what a rank printed in the run before is not shown as output of this one', async (t) => {
+  const page = new Page(t);
+  await page.add();
+  page.choose(3);
+  const former = [written('', { run: 'r0' }), written('former\n')];
+  page.say({ entries: former, end: null }, true);
+  await frame();
+  assert.equal(page.shown, '');
+  page.say({ entries: [written('', { run: 'r1' }), written('present\n')], end: null });
+  page.say(chunk('more\n'));
+  await frame();
+  assert.equal(page.shown, 'presentmore');
+  page.say({ entries: [written('', { run: 'r2' }), written('later\n')], end: null });
+  await frame();
+  assert.equal(page.shown, 'presentmore');
 });
 
 test('where nobody tells more of a rank, what it has printed stays', async (t) => {

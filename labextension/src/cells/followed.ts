@@ -35,9 +35,16 @@ export class FollowedRanks {
           this.#feed.setOutput(run, rank, tail.text);
         }
       });
+      let isOfRun = false;
       const end = this.#follow(snapshot.cluster.id, String(rank), (chunk, isFirst) => {
+        isOfRun &&= !isFirst;
+        const entries = chunk.entries.filter(({ run: begun }) => {
+          isOfRun = begun === null ? isOfRun : begun === run;
+          return isOfRun;
+        });
         if (chunk.entries.length > 0) {
-          tail.add(chunk, isFirst); // otherwise it says why no more comes: what is shown stays
+          // Otherwise it says why no more comes: what is shown stays.
+          tail.add({ ...chunk, entries }, isFirst);
         }
       });
       this.#ends.set(strip, end);
