@@ -34,7 +34,6 @@ STOPPED_WITHIN = 0.75
 """Seconds after Stop when the user has control again, whatever the ranks do."""
 
 _LEFT_WITHIN = 1.0  # seconds that generators on ranks get to end by themselves
-
 _SLICE = 0.5  # seconds
 _SHORT_SLICE = 0.05
 
@@ -197,7 +196,6 @@ class RunHandle:
         run = self._run
         run.in_background = True
         arrived: queue.SimpleQueue[TransferProgress] = queue.SimpleQueue()
-
         try:
             event_loop.call(run.redirect, show, over, arrived.put)  # before its first data arrives
             self.begin()
@@ -212,6 +210,10 @@ class RunHandle:
         except KeyboardInterrupt:
             self.stop()
             raise
+
+    def when_over(self, over: Callable[[], None]) -> None:
+        """Have the background thread call a function at its end; what it still prints is logged."""
+        event_loop.call(self._run.redirect, lambda event: None, over)
 
     @property
     def told(self) -> Flag:
@@ -246,8 +248,7 @@ class RunHandle:
             raise self._run.trouble.anew()
         if self._run.failures:
             before, reformed = seen_before(self._run.last_findings), self._run.generation > 1
-            in_cell = self.task.code is not None
-            error = remote_error(self._run.failures, before, reformed, in_cell)
+            error = remote_error(self._run.failures, before, reformed, self.task.code is not None)
             error.origin = (self.cluster, self.id)
             raise error
 
@@ -395,6 +396,5 @@ class RunHandle:
             self._scheduler.interrupt(run.id)
 
     def _raise_if_stopped(self) -> None:
-        within = self._scheduler.controller.timeouts.stop
-        untold = self._scheduler.untold(self._run)
+        within, untold = self._scheduler.controller.timeouts.stop, self._scheduler.untold(self._run)
         raise_if_stopped(self._run, within, untold, self._ended_at_once)

@@ -121,7 +121,11 @@ def follow(
             print(f"{name} nobody reads its output", file=sys.stderr, flush=True)
         raise
     finally:
-        strip.finish()
+        # After Stop, ranks that do not react are still running for some seconds.
+        if run.finished or not strip.is_output:
+            strip.finish()
+        else:
+            run.when_over(strip.finish)
 
 
 @contextmanager

@@ -234,6 +234,33 @@ def test_a_run_that_waits_says_so_and_can_be_stopped(
     notebook.succeed("first.result()")
 
 
+DEAF = """%%sky --nodes 1 --plugin none
+import time
+while True:
+    try:
+        print("here")
+        time.sleep(600)
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+def test_it_shows_the_end_of_a_run_that_stop_has_not_ended_at_once(
+    opened: Callable[..., LiveNotebook],
+) -> None:
+    notebook = opened()
+    notebook.succeed("%config Sky.stop_deadline = 3")
+    cell = notebook.start(DEAF)
+    notebook.until(cell, lambda cell: "here" in cell.stdout)
+    notebook.interrupt()
+    notebook.finish(cell)
+    assert "it did not react yet" in cell.sentence and states(cell)[-1] == "running"
+    notebook.watch(cell, lambda cell: states(cell)[-1] != "running")
+    [rank] = cell.snapshot["ranks"]
+    assert rank["error"] == "it did not react to Stop within 3 s, and was ended"
+    assert cell.strips[-1]["text/plain"].startswith("■ stopped after")
+
+
 def test_it_opens_as_the_user_left_it(notebook: LiveNotebook) -> None:
     for is_open in (True, False):
         notebook.ask({"kind": "open", "open": is_open})
