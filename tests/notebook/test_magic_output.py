@@ -147,6 +147,11 @@ def test_warnings_and_printed_tracebacks_say_which_cell_they_are_from(pair: Live
 def test_a_whole_cell_of_shell(pair: LiveNotebook) -> None:
     cell = pair.succeed("%%sky --stdout all\n%%bash\necho node $SKYPILOT_NODE_RANK")
     assert sorted(cell.stdout.splitlines()) == ["0 │ node 0", "1 │ node 1"]
+    failed, here = (pair.run(f"{magic}%%bash\nexit 3") for magic in ("%%sky\n", ""))
+    [*said, ranks] = failed.traceback.splitlines()
+    assert ranks.startswith("on ranks 0-1")
+    shown = here.traceback.replace("--> 1 ", "--> 2 ").splitlines()
+    assert said[3:] == shown[3:], "without calls that are not the user's"
 
 
 def test_programs_of_a_cell_do_not_join_the_group_of_its_rank(pair: LiveNotebook) -> None:

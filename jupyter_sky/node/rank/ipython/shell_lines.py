@@ -18,6 +18,8 @@ from IPython.utils.process import arg_split
 
 from jupyter_sky.serialization.process.rank_variables import for_others
 
+__tracebackhide__ = True
+
 _NETWORK = ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """How nodes reach each other, whatever program it is for."""
 
@@ -50,7 +52,12 @@ class RankScriptMagics(ScriptMagics):  # type: ignore[misc, unused-ignore]
         """Run a cell with a program; IPython takes no environment for it."""
         _, command = ScriptMagics.shebang.parser.parse_known_args(arg_split(line))
         is_found = bool(command) and shutil.which(command[0]) is not None
-        return super().shebang(f"{_setting_environment()} {line}" if is_found else line, cell)
+        try:
+            return super().shebang(f"{_setting_environment()} {line}" if is_found else line, cell)
+        except subprocess.CalledProcessError as error:
+            # IPython leaves out its own calls, and would show this one as where it failed.
+            error.__traceback__ = None
+            raise
 
 
 def _shell() -> str | None:
