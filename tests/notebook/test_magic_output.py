@@ -273,6 +273,16 @@ def test_figures_tables_and_html_are_shown_as_such(pair: LiveNotebook) -> None:
     assert cell.data[0]["text/html"] == "<b>bold</b>"
 
 
+def test_a_figure_that_came_back_is_a_picture_in_a_notebook_that_made_none(opened) -> None:
+    skip_without("matplotlib")
+    notebook = opened()
+    code = "import matplotlib.pyplot as plt\nfigure = plt.subplots()[0]\nplt.close()"
+    for asked, shown in (("--out", "figure"), ("--gather", "figure[0]")):
+        notebook.succeed(f"%%sky --nodes 1 --plugin none {asked} figure\n{code}")
+        cell = notebook.succeed(shown)
+        assert [data.keys() for data in cell.data] == [{"text/plain", "image/png"}]
+
+
 def test_it_is_shown_as_the_notebook_is_set_up_to_show_it(pair: LiveNotebook) -> None:
     skip_without("matplotlib")
     pair.succeed(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -129,6 +131,9 @@ def bind(
     has = {rank: done.bound.keys() for rank, done in run.done.items()}
     cluster.sync.returned(kept, shell.user_ns, run.task.update, has)
     owed_runs.settle(cluster.id, run.id)
+    if "matplotlib.figure" in sys.modules and hasattr(shell, "kernel"):
+        # Or a kernel would show figures as text until it makes one itself, which loads this.
+        importlib.import_module("matplotlib_inline.backend_inline")
     return bound
 
 
