@@ -34,6 +34,15 @@ def test_names_that_ipython_has_are_those_of_the_rank(notebook: Notebook) -> Non
     )
 
 
+def test_what_the_notebook_has_shown_is_no_name_of_a_rank(notebook: Notebook) -> None:
+    notebook.run("model = {}\nbest = model\nmodel")
+    notebook.run("%%sky\nmodel['step'] = 1")
+    notebook.run("model = 0")
+    # What ranks have under this name gets that other name there, and is in `Out` here, too.
+    assert notebook.run("%%sky\nprint(model, len(Out))") == "0 0\n"
+    assert notebook.run("%%sky\nprint(best)") == "{'step': 1}\n"
+
+
 def test_a_name_that_analysis_cannot_find_gets_advice(notebook: Notebook) -> None:
     notebook.run("hidden = 1")
     with pytest.raises(NameError) as raised:

@@ -14,6 +14,7 @@ from typing import Any
 
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem
+from jupyter_sky.cluster.namespace.items.predefined import of_user
 from jupyter_sky.cluster.namespace.state_at_turn import StateAtTurn
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.errors import UsageError
@@ -63,7 +64,7 @@ def renamed(
             return False
         return any(sent_objects.may_be_in(each, {token}) for each in former)
 
-    for name, value in collector.namespace.items():
+    for name, value in of_user(collector.namespace).items():
         if name in named or name.startswith("_") or ":" in name:
             continue
         parts = _parts(value)
