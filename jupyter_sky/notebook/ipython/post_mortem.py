@@ -22,6 +22,8 @@ from jupyter_sky.notebook.session import Session
 class PostMortem:
     """Lets IPython's `%debug` debug a remote error on the rank that raised it.
 
+    Of several ranks with the same error it is the lowest: the head, where it is one of them.
+
     Parameters
     ----------
     shell
@@ -75,7 +77,10 @@ class PostMortem:
                 if name.startswith("pool-")
                 else f"cluster {name} has ended: nothing is left to look at."
             )
-        look_at(self._shell, self._session.panels, cluster, run, (error.rank,))
+        # Of ranks that failed in the same way, it is chance which was the first.
+        way = error.failures[0].signature
+        rank = min(each.rank for each in error.failures if each.signature == way)
+        look_at(self._shell, self._session.panels, cluster, run, (rank,))
 
 
 def last_error() -> RemoteError | None:

@@ -101,6 +101,13 @@ def test_debug_looks_at_the_rank_that_failed(pair: LiveNotebook) -> None:
     assert gone.stdout == "True\n"
 
 
+def test_debug_looks_at_the_lowest_of_the_ranks_with_the_same_error(pair: LiveNotebook) -> None:
+    # Rank 1 is the first, and the head is not stopped yet.
+    cell = pair.run("%%sky\nimport time\ntime.sleep(0.2 * (1 - rank))\n1 / 0")
+    assert "on ranks 0-1" in cell.traceback
+    assert "The debugger of rank 0" in talk(pair, "%debug", "p rank", "q").stdout
+
+
 def test_the_next_cell_releases_what_a_failed_one_held(pair: LiveNotebook) -> None:
     pair.run(_FAILS)
     assert pair.succeed("%%sky --ranks 1\nprint(seen() is None)").stdout == "True\n"
