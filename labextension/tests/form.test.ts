@@ -100,6 +100,7 @@ test('offers are shown with their price, and the chosen one goes into the notebo
   assert.deepEqual(texts(host, '.jsky-offer'), ['this machinelocal', 'g6.xlarge, spotaws · $0.62 an hour']);
   assert.equal(textOf(host, '.jsky-form-notes'), 'Use --hosts for ssh.');
   assert.equal(textOf(host, '.jsky-form-line'), '%sky up --nodes 2');
+  assert.deepEqual(texts(host, '.jsky-form-line > span'), ['%sky', 'up', '--nodes', '2']);
   host.querySelectorAll<HTMLElement>('.jsky-offer')[1]!.click();
   assert.equal(textOf(host, '.jsky-form-line'), `%sky up ${SPOT.line}`);
   for (const label of ['Start', 'New cell', 'This cell']) {

@@ -2,7 +2,7 @@
    line goes into the notebook, where the user sees it, and can change it and run it again. */
 
 import type { Offers } from '../api.ts';
-import { element, setAttribute, setOptional, setShown, setText } from '../dom.ts';
+import { element, setAttribute, setShown, setText } from '../dom.ts';
 import { plain } from '../text.ts';
 import { iconButton, wordButton } from './button.ts';
 import { Choice } from './choice.ts';
@@ -277,7 +277,13 @@ export class NewCluster {
 
   #sayLine(): void {
     const words = this.#words;
-    setOptional(this.#line, words && `%sky up ${words}`);
+    setShown(this.#line, words !== null);
+    const line = words === null ? '' : `%sky up ${words}`;
+    if (this.#line.textContent !== line) {
+      // Where it is broken, no dashes are left behind: each word is whole.
+      const parts = line.split(/( )/).map((part) => (part === ' ' ? part : element('span', '', {}, part)));
+      this.#line.replaceChildren(...parts);
+    }
   }
 
   #enable(enabled: boolean): void {
