@@ -50,13 +50,13 @@ from jupyter_sky.cluster.namespace.update import NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import garbage
 from jupyter_sky.serialization.folders import HUGE
+from jupyter_sky.serialization.object_tokens.kinds import MemoEntries
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 from jupyter_sky.serialization.reducers.memory_maps import seen_by_receiver
 from jupyter_sky.transport.protocol.messages import NameGroup
 
 _REMEMBERED_BLOBS = 10_000  # digests of what was sent, so that its size is not counted again
 _NO_CELL = CellNames()
-_Names = Set[str]
 
 
 class NamespaceSync:
@@ -177,8 +177,8 @@ class NamespaceSync:
         update: NamespaceUpdate,
         collector: ItemCollector,
         state: StateAtTurn,
-        forced: _Names,
-        undecided: _Names,
+        forced: Set[str],
+        undecided: Set[str],
     ) -> None:
         with seen_by_receiver(self.shares_files), garbage.not_searched_for():
             cell, is_all = update.effects.cell, update.left is None
@@ -320,13 +320,12 @@ class NamespaceSync:
         for name in names:
             identity = id(namespace[name])
             try:
-                values = {
-                    item.key: RankValue.of(item, run, self._sent_objects)
-                    for item in collector.with_classes(name)
-                }
+                items = [*collector.with_classes(name)]
+                values = {each.key: RankValue.of(each, run, self._sent_objects) for each in items}
+                shared = items[0].pickled.shared
             except UsageError:
-                values = {name: RankValue(run=run, replaces=identity)}
-            self._lock.apply(self._bring_back, name, identity, values, update.effects, has)
+                values, shared = {name: RankValue(run=run, replaces=identity)}, {}
+            self._lock.apply(self._bring_back, name, identity, values, shared, update.effects, has)
         self._lock.apply(self._sent_objects.settle, {name: namespace[name] for name in names})
 
     def _bring_back(
@@ -334,13 +333,14 @@ class NamespaceSync:
         name: str,
         identity: int,
         values: Mapping[str, RankValue],
+        shared: MemoEntries,
         effects: RunEffects,
         has: Mapping[int, Collection[str]],
     ) -> None:
         self._returned[name] = identity
         ranks = self._remote_state.bring_back(name, identity, values, effects, has)
         self._sent_objects.note_digests([(identity, values[name].digest)], ranks)
-        self._sent_objects.note_in_name(name, None)
+        self._sent_objects.record_had(name, ranks, shared)
 
     def assigned(self, names: Iterable[str], namespace: Mapping[str, Any]) -> None:
         """Report that the notebook has assigned names; they are sent when they are needed next.

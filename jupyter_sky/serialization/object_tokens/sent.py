@@ -122,6 +122,13 @@ class SentObjects:
             elif are_named or token in known:
                 self._record(obj, token)
 
+    def record_had(self, name: str, ranks: Iterable[int], shared: MemoEntries) -> None:
+        """Record that ranks have the objects of a name that came back, or have theirs in place."""
+        self.note_in_name(name, None)
+        owners = frozenset(ranks)
+        for token in self.tokens_of(shared).values():
+            self._ranks[token] = self._ranks.get(token, frozenset()) | owners
+
     def others(self, memo: MemoEntries) -> dict[int, list[Any]]:
         """Return other objects of the notebook's that stand for the same ones of ranks.
 

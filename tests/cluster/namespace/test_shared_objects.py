@@ -282,6 +282,16 @@ def test_what_has_another_name_stays_so_when_the_former_is_used_first(
     ]
 
 
+def test_what_came_back_stays_as_ranks_change_it_under_another_name(notebook) -> None:
+    notebook.there(f"{MODEL}\nlog = []", out=["model", "log"])
+    notebook.here("best, logs = model, {'first': log}")
+    notebook.there("with torch.no_grad(): model.weight.fill_(rank)\nlog.append(rank)")
+    notebook.here("model = log = None")
+    notebook.there("model, log")
+    found = notebook.ask("best.weight[0, 0].item(), logs")
+    assert found == [(rank, {"first": [rank]}) for rank in range(4)]
+
+
 @pytest.mark.parametrize("between", ["1", "model", "model, saved"])
 def test_what_is_put_into_what_ranks_have_stays_as_they_have_changed_it(notebook, between) -> None:
     notebook.here(f"{MODEL}\nsaved = {{}}")
