@@ -15,6 +15,7 @@ from tests.chance.world import World
 from tests.node_processes import processes_of_node
 from tests.waiting import PATIENCE
 
+_LISTENS = "0A"  # as Linux writes the state of a socket
 _GONE_WITHIN = PATIENCE  # an agent takes a client to be gone after half a minute
 
 
@@ -22,7 +23,8 @@ _GONE_WITHIN = PATIENCE  # an agent takes a client to be gone after half a minut
 class Belongings:
     """What one agent has: files that are open, processes, and files that are unfinished.
 
-    The logs of ranks are not among the files: those of ranks that have left can still be read.
+    The logs of ranks are not among the files: those of ranks that have left can still be read. Nor
+    is the port for other agents, which one that was alone opens for the first of them.
     """
 
     descriptors: int
@@ -46,7 +48,7 @@ def belongings(world: World) -> list[Belongings]:
         assert agent, f"an agent is not there: {machine}"
         found.append(
             Belongings(
-                len(_open_files(agent)),
+                len(_open_files(agent)) - len(_ports(agent)),
                 len(processes_of_node(agent)),
                 len(list(world.path(machine, "blobs").glob("*.part"))),
             )
@@ -100,6 +102,14 @@ def _is_alive(process: psutil.Process) -> bool:
 def _open_files(agent: psutil.Process) -> list[str]:
     links = (str(each.readlink()) for each in Path(f"/proc/{agent.pid}/fd").iterdir())
     return [link for link in links if "/logs/" not in link]
+
+
+def _ports(agent: psutil.Process) -> list[str]:
+    """Return the sockets on which it listens at a port; that may be one of another host."""
+    _, *lines = Path(f"/proc/{agent.pid}/net/tcp").read_text().splitlines()
+    fields = map(str.split, lines)
+    listening = {f"socket:[{each[9]}]" for each in fields if each[3] == _LISTENS}
+    return [each for each in _open_files(agent) if each in listening]
 
 
 @dataclass(frozen=True)
