@@ -41,6 +41,7 @@ from jupyter_sky.notebook.commands import control
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.dispatch import HANDLERS, Dispatcher
 from jupyter_sky.notebook.commands.life import lifecycle
+from jupyter_sky.notebook.commands.scripts import check_can_be_left
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import NONE_RUNNING, STARTED_BY
 from jupyter_sky.notebook.ipython.auto_cells import AutoCells
@@ -48,13 +49,13 @@ from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.commands import COMMANDS, SCRIPT_COMMANDS
 from jupyter_sky.notebook.options.lines import parse_words
 from jupyter_sky.notebook.options.parser import Argument, HelpRequested
+from jupyter_sky.notebook.options.ranks import choose_ranks
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.unread import discard_unread
 from jupyter_sky.notebook.places import stays_up, unused_end
 from jupyter_sky.notebook.scripts import terminal
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.notebook.validation import check_can_be_left, choose_ranks
 from jupyter_sky.providers import providers
 from jupyter_sky.transport import event_loop
 

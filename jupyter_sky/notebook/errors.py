@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from IPython import get_ipython
@@ -103,6 +103,34 @@ def check_pulled(error: RemoteError, cluster: Cluster) -> None:
         name, rank = wanted[1], error.rank
         instead = _name_instead(cluster, rank, name, "%sky pull")
         raise UsageError(f"%sky pull {name}: rank {rank} has no {name}; {instead}") from None
+
+
+def check_names(
+    names: Sequence[str], namespace: Mapping[str, Any], option: str, cluster: Cluster | None
+) -> None:
+    """Refuse names that the notebook does not have.
+
+    Parameters
+    ----------
+    names
+        The names.
+    namespace
+        The notebook's.
+    option
+        What the sentence of an error begins with, like ``--in``.
+    cluster
+        The cluster whose ranks may have them instead.
+
+    Raises
+    ------
+    UsageError
+        When the notebook does not have one of them.
+    """
+    for name in names:
+        if name not in namespace:
+            line = cluster and pull_line(cluster, name)
+            instead = f"only the ranks have it: `{line}` brings it" if line else "define it first"
+            raise UsageError(f"{option} {name}: the notebook has no {name}; {instead}.")
 
 
 def pull_line(cluster: Cluster, name: str) -> str | None:

@@ -21,7 +21,7 @@ from jupyter_sky.notebook.cells.queued_run import QueuedRun
 from jupyter_sky.notebook.cells.results import check_bound_once
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.errors import InvalidCell, advise, not_brought
+from jupyter_sky.notebook.errors import InvalidCell, advise, check_names, not_brought
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
 from jupyter_sky.notebook.kernel import cell_id, lines_above
 from jupyter_sky.notebook.options.definitions import CellOptions
@@ -33,7 +33,6 @@ from jupyter_sky.notebook.project.volumes import still_written, write_back
 from jupyter_sky.notebook.project.workdir import Workdirs, say_written
 from jupyter_sky.notebook.scripts.run import find_folder, run_shell_cell
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.notebook.validation import check_names
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.debugging import Debugging
 

@@ -1,16 +1,15 @@
-"""Checks what was typed against the cluster that runs, its ranks, and the notebook's names."""
+"""What the options of a cell ask for, compared with the cluster that is there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.api import accelerators
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_dollars, format_ranks
-from jupyter_sky.notebook.errors import pull_line
+from jupyter_sky.formatting import format_dollars
 from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
 from jupyter_sky.notebook.options.option_type import as_word
 from jupyter_sky.notebook.project.image import file_of, has_given_environment
@@ -61,118 +60,6 @@ _FIXED_OPTIONS = [each for each in CLUSTER_OPTIONS if each.field in _FIXED]
 
 _ALTERNATIVES = frozenset({"provider", "region"})
 """Options that can name several, of which a cluster has one."""
-
-
-def choose_ranks(
-    cluster: Cluster, chosen: str | Sequence[int] | None, option: str
-) -> tuple[int, ...]:
-    """Return the ranks of a cluster that a word or numbers choose.
-
-    Parameters
-    ----------
-    cluster
-        The cluster.
-    chosen
-        ``"all"`` or None, ``"head"``, ``"none"``, or numbers of ranks.
-    option
-        What the sentence of an error begins with, like ``--ranks``, or the command where that has
-        several spellings.
-
-    Raises
-    ------
-    UsageError
-        When the cluster does not have one of the numbers.
-    """
-    if chosen in (None, "all"):
-        return cluster.all_ranks
-    if chosen == "head":
-        return (0,)
-    if chosen == "none":
-        return ()
-    ranks = tuple(int(rank) for rank in chosen or ())
-    if wrong := [rank for rank in ranks if rank not in cluster.all_ranks]:
-        raise UsageError(
-            f"{option}: there is no rank {wrong[0]}, {cluster.name} has "
-            f"{format_ranks(cluster.all_ranks)}."
-        )
-    return ranks
-
-
-def shown_ranks(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the ranks of a run whose output is shown.
-
-    Parameters
-    ----------
-    chosen
-        As for `choose_ranks`, but ``None`` chooses the first rank, as does ``"head"``. Ranks that
-        do not take part are left out: the choice may be a setting for all runs. If none is left,
-        the first is shown.
-    ranks
-        The ranks that take part.
-
-    Raises
-    ------
-    UsageError
-        When the cluster does not have one of the numbers.
-    """
-    if chosen in (None, "head"):
-        return tuple(ranks[:1])
-    if chosen == "all":
-        return tuple(ranks)
-    named = choose_ranks(cluster, chosen, "--stdout")
-    shown = tuple(rank for rank in named if rank in ranks)
-    return shown if shown or not named else tuple(ranks[:1])
-
-
-def first_ranks(cluster: Cluster, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the first of these ranks on each node."""
-    nodes = (set(node.ranks).intersection(ranks) for node in cluster.state.nodes)
-    return tuple(min(here) for here in nodes if here)
-
-
-def check_can_be_left(options: CellOptions) -> None:
-    """Refuse a run in the background that its program, which ends at once, is to stop later."""
-    if options.background and options.timeout is not None:
-        raise UsageError(
-            "the program that keeps --timeout ends at once with --background: leave one of them "
-            "out, or let the script stop itself, as with `timeout 1h` before a command of the "
-            "`run` of a task file."
-        )
-
-
-def on_nodes_of(cluster: Cluster, ranks: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
-    """Return those of these ranks that are on a node of one of the others."""
-    nodes = [set(node.ranks) for node in cluster.state.nodes]
-    there = {rank for node in nodes if not node.isdisjoint(others) for rank in node}
-    return tuple(rank for rank in ranks if rank in there)
-
-
-def check_names(
-    names: Sequence[str], namespace: Mapping[str, Any], option: str, cluster: Cluster | None
-) -> None:
-    """Refuse names that the notebook does not have.
-
-    Parameters
-    ----------
-    names
-        The names.
-    namespace
-        The notebook's.
-    option
-        What the sentence of an error begins with, like ``--in``.
-    cluster
-        The cluster whose ranks may have them instead.
-
-    Raises
-    ------
-    UsageError
-        When the notebook does not have one of them.
-    """
-    for name in names:
-        if name not in namespace:
-            line = cluster and pull_line(cluster, name)
-            instead = f"only the ranks have it: `{line}` brings it" if line else "define it first"
-            raise UsageError(f"{option} {name}: the notebook has no {name}; {instead}.")
 
 
 def describes_another(options: CellOptions, started: CellOptions) -> bool:
@@ -276,6 +163,30 @@ def check_fit_stopped(name: str, options: CellOptions, started: CellOptions) -> 
     _check_fixed(there, options, started)
 
 
+def missing_packages(cluster: Cluster, options: CellOptions) -> tuple[str, ...]:
+    """Return those of the packages of a cell that the cluster does not have."""
+    found = file_of(options)
+    named = updated(found.packages, options.pip)
+    if not named:  # as in most cells, for which the registry need not be read
+        return ()
+    image = cluster.spec.image
+    present = {*image.pins, *cluster.packages.added}
+    if not has_given_environment(cluster):  # one of its own was made with them
+        present.update(image.pip)
+    if not set(found.constraints) <= set(image.constraints):
+        return named
+    rebuilt = cluster.packages.changed(found.wheels)
+    return tuple(each for each in named if each not in present or package_name(each) in rebuilt)
+
+
+def further_plugins(
+    cluster: Cluster, options: CellOptions, started: CellOptions
+) -> tuple[str, ...]:
+    """Return those of the plugins of a cell that the cluster does not have."""
+    known = {*cluster.runtime_env.plugins, *(started.plugin or ())}
+    return tuple(word for word in options.plugin or () if word not in known)
+
+
 def first_that_fits(
     choices: Sequence[CellOptions], check: Callable[[CellOptions], None]
 ) -> CellOptions:
@@ -340,30 +251,6 @@ def _has(cluster: Cluster, option: str) -> Any:
         case _:  # --hosts, which nodes of other providers are not
             is_ssh = cluster.provider.name == "ssh"
             return ",".join(node.name or "" for node in nodes) if is_ssh else None
-
-
-def missing_packages(cluster: Cluster, options: CellOptions) -> tuple[str, ...]:
-    """Return those of the packages of a cell that the cluster does not have."""
-    found = file_of(options)
-    named = updated(found.packages, options.pip)
-    if not named:  # as in most cells, for which the registry need not be read
-        return ()
-    image = cluster.spec.image
-    present = {*image.pins, *cluster.packages.added}
-    if not has_given_environment(cluster):  # one of its own was made with them
-        present.update(image.pip)
-    if not set(found.constraints) <= set(image.constraints):
-        return named
-    rebuilt = cluster.packages.changed(found.wheels)
-    return tuple(each for each in named if each not in present or package_name(each) in rebuilt)
-
-
-def further_plugins(
-    cluster: Cluster, options: CellOptions, started: CellOptions
-) -> tuple[str, ...]:
-    """Return those of the plugins of a cell that the cluster does not have."""
-    known = {*cluster.runtime_env.plugins, *(started.plugin or ())}
-    return tuple(word for word in options.plugin or () if word not in known)
 
 
 def _check_plugins(cluster: Cluster, options: CellOptions, started: CellOptions) -> None:

@@ -21,8 +21,8 @@ from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.cells.results import bind, requested_names, select
 from jupyter_sky.notebook.kernel import program_file, program_words
 from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.ranks import choose_ranks, shown_ranks
 from jupyter_sky.notebook.project.workdir import Workdirs
-from jupyter_sky.notebook.validation import choose_ranks, shown_ranks
 from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.profiling import RecordKind
 

@@ -23,10 +23,10 @@ from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.ipython.post_mortem import last_error, look_at
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
+from jupyter_sky.notebook.options.ranks import choose_ranks
 from jupyter_sky.notebook.profiling.show import show_profile
 from jupyter_sky.notebook.project.volumes import write_back_before_leaving
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.notebook.validation import choose_ranks
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.ssh.connection.targets import parse
 

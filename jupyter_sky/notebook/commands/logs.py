@@ -19,7 +19,7 @@ from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
 from jupyter_sky.formatting import for_terminal, is_terminal
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.kernel import typed_command
-from jupyter_sky.notebook.validation import choose_ranks
+from jupyter_sky.notebook.options.ranks import choose_ranks
 from jupyter_sky.transport.protocol.agent_requests import LOG_BEGINNING, LOG_END
 
 _LINES = 1000

@@ -11,10 +11,10 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_count, format_list
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.ranks import choose_ranks, first_ranks
 from jupyter_sky.notebook.project import files
 from jupyter_sky.notebook.project.sending import PartlySent
 from jupyter_sky.notebook.scripts.run import NodeScript, run_scripts
-from jupyter_sky.notebook.validation import choose_ranks, first_ranks
 
 
 def pip(context: CommandContext, options: Namespace) -> None:

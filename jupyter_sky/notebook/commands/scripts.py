@@ -230,3 +230,13 @@ def _where_stopped(
             print(text, file=sys.stderr)
         found.append(replace(each, autostop=not why))
     return found
+
+
+def check_can_be_left(options: CellOptions) -> None:
+    """Refuse a run in the background that its program, which ends at once, is to stop later."""
+    if options.background and options.timeout is not None:
+        raise UsageError(
+            "the program that keeps --timeout ends at once with --background: leave one of them "
+            "out, or let the script stop itself, as with `timeout 1h` before a command of the "
+            "`run` of a task file."
+        )

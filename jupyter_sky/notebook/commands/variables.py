@@ -18,10 +18,10 @@ from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.cells.results import bind, check_bound_once, requested_names, select
 from jupyter_sky.notebook.commands.context import CommandContext
-from jupyter_sky.notebook.errors import check_pulled
+from jupyter_sky.notebook.errors import check_names, check_pulled
+from jupyter_sky.notebook.options.ranks import choose_ranks
 from jupyter_sky.notebook.output.name_table import NameTable
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
-from jupyter_sky.notebook.validation import check_names, choose_ranks
 
 
 def push(context: CommandContext, options: Namespace) -> None:

@@ -17,9 +17,9 @@ from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.shared_turn import SharedTurn
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.formatting import format_list
+from jupyter_sky.notebook.options.ranks import first_ranks, on_nodes_of
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.project.sending import send_ahead, task_that_sends
-from jupyter_sky.notebook.validation import first_ranks, on_nodes_of
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.folders import FolderIndex, read_folder
 from jupyter_sky.transport.blobs.sent_folders import record_name

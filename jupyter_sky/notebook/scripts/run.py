@@ -23,6 +23,7 @@ from jupyter_sky.formatting import format_count, without_secrets
 from jupyter_sky.notebook.cells.queued_run import QueuedRun, when_up
 from jupyter_sky.notebook.kernel import program_words
 from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.ranks import choose_ranks, first_ranks, on_nodes_of, shown_ranks
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import SendingLine
@@ -30,7 +31,6 @@ from jupyter_sky.notebook.project.sending import send_ahead
 from jupyter_sky.notebook.project.volumes import write_back
 from jupyter_sky.notebook.scripts.task_file import TaskFile
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.notebook.validation import choose_ranks, first_ranks, on_nodes_of, shown_ranks
 from jupyter_sky.serialization.folders import FolderContent, read_folder
 from jupyter_sky.transport.protocol.messages import Script
 
