@@ -19,11 +19,11 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.aws import AWS, local_store
 from jupyter_sky.providers.aws import clients as aws_clients
 from jupyter_sky.providers.aws.clients import Clients
-from jupyter_sky.providers.aws.teardown.resources import find_resources
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.cluster.conftest import Cells
 from tests.lab import Lab
 from tests.providers.aws.stand_in.account import Account
+from tests.providers.aws.stand_in.leftovers import find_resources
 from tests.providers.aws.stand_in.machines import Machines
 
 

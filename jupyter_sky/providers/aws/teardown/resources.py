@@ -111,20 +111,6 @@ def look(
     return list(found.values()), unseen
 
 
-def find_resources(clients: Clients, identity: str | None = None) -> list[EC2Resources]:
-    """Return what clusters have in a region, where all kinds can be looked for.
-
-    Raises
-    ------
-    AWSError
-        When one cannot.
-    """
-    found, unseen = look(clients, identity)
-    for error in unseen.values():
-        raise error
-    return found
-
-
 _Filter = dict[str, Any]
 _Found = Iterator[tuple[str, dict[str, Any]]]
 

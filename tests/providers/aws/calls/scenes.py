@@ -26,12 +26,12 @@ from jupyter_sky.paths import home
 from jupyter_sky.providers.aws import AWS, rented
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.network import access
-from jupyter_sky.providers.aws.teardown.resources import find_resources
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.cluster.cells import Cells
 from tests.forks import forks_with
 from tests.providers.aws.stand_in.account import Account, Answer, Call, CutConnection, refusal
 from tests.providers.aws.stand_in.faults import denied
+from tests.providers.aws.stand_in.leftovers import find_resources
 from tests.providers.aws.starting import SPEC, Booting, start
 
 FAULTS = ("denied for ever", "lost answer", "killed before", "killed after", "throttled")

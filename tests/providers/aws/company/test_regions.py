@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from jupyter_sky.providers.aws import clients as aws_clients
-from jupyter_sky.providers.aws.teardown.resources import find_resources
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.leftovers import find_resources
 from tests.providers.aws.stand_in.machines import Machines
 from tests.providers.aws.stand_in.notebook import renting_notebook
 
