@@ -14,6 +14,8 @@ V = TypeVar("V")
 
 HIDDEN = "****"
 """Shown in place of a secret."""
+
+_LONGEST_COMMAND = 60  # characters that are shown of it
 _UP = re.compile(r"\x1b\[(\d{0,3})A")
 _MOVE = re.compile(r"(\n|\x1b\[\d{0,3}A)")
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
@@ -185,10 +187,11 @@ def join_reasons(sentences: Iterable[str]) -> list[str]:
     return ["; ".join(each) + reason.removeprefix(each[0]) for reason, each in joined.items()]
 
 
-def format_command(command: str, longest: int = 60) -> str:
+def format_command(command: str) -> str:
     """Return the first line of a shell command, without secrets: ``"`pip install -e .`"``."""
     first, more, _ = without_secrets(command.strip()).partition("\n")
-    return f"`{first[:longest]}{'…' if more or len(first) > longest else ''}`"
+    is_cut = more or len(first) > _LONGEST_COMMAND
+    return f"`{first[:_LONGEST_COMMAND]}{'…' if is_cut else ''}`"
 
 
 def shortened(text: str, longest: int) -> str:

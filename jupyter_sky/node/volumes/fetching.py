@@ -18,6 +18,7 @@ from jupyter_sky.node.volumes.tree import Tree
 PART = 8 * 1024 * 1024
 """Bytes that are fetched at a time; a link that breaks costs no more than these."""
 
+_AT_A_TIME = 16  # files of each kind: those that programs wait for, and those ahead
 _AT_ONCE = 4  # parts of one file at a time
 _ATTEMPTS = 5
 _PAUSES = (0.2, 0.4, 0.8, 1.6)  # seconds before the next attempts at a part
@@ -34,19 +35,13 @@ class _GivenUp(Exception):
 
 
 class Fetcher:
-    """Fetches files of volumes.
+    """Fetches files of volumes."""
 
-    Parameters
-    ----------
-    workers
-        How many files to fetch at a time.
-    """
-
-    def __init__(self, workers: int = 16) -> None:
+    def __init__(self) -> None:
         # Programs that wait do not wait for what is fetched ahead.
-        self._files = ThreadPoolExecutor(workers, "fetch")
-        self._ahead = ThreadPoolExecutor(workers, "ahead")
-        self._parts = ThreadPoolExecutor(2 * workers, "part")
+        self._files = ThreadPoolExecutor(_AT_A_TIME, "fetch")
+        self._ahead = ThreadPoolExecutor(_AT_A_TIME, "ahead")
+        self._parts = ThreadPoolExecutor(2 * _AT_A_TIME, "part")
         self._waiting: dict[FileEntry, tuple[float, int, Tree]] = {}
         self._lacking: dict[FileEntry, tuple[float, Tree]] = {}
         self._changed = threading.Condition()

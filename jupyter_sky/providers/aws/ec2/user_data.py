@@ -164,12 +164,12 @@ def beat_script() -> str:
     return f"{root}\n$root sh -c {shlex.quote(f'date +%s%N >{_BEAT}')}"
 
 
-def renew_host_key_script(folder: str = "/etc/ssh") -> str:
+def renew_host_key_script() -> str:
     """Return a script that gives a machine a new host key, and prints its public half.
 
     User data can be read by every process on the machine, and by whoever may describe instances.
     """
-    key = shlex.quote(f"{folder}/ssh_host_ed25519_key")
+    key = "/etc/ssh/ssh_host_ed25519_key"
     return f"""
         set -e
         root=; test "$(id -u)" = 0 || root="sudo -n"
