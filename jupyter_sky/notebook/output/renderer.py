@@ -33,6 +33,14 @@ _LONGEST_LINE = 1000  # most characters of an unfinished line to keep, in case i
 _MOST = 4 * 2**20  # characters that are printed into a cell: page and kernel keep all of them
 _PATIENCE = 0.5  # seconds after which a bar is over that another one may follow, and go back up to
 
+# The first carriage return has to stay, since it overwrites what was shown before this text. Text
+# with an escape sequence in it or behind it stays, since that may move to another line, and so does
+# what only ends with a carriage return: nothing has overwritten it yet.
+_OVERWRITTEN = re.compile(r"(?<=\r)[^\r\n\x1b]*\r(?=[^\r\n\x1b])")
+
+# What moves the cursor or hides it, which has no meaning below a label.
+_CURSOR = re.compile(r"\x1b\[(?:\?25[hl]|\d*[A-HJK])")
+
 
 class Renderer:
     """Renders the events of one run.
@@ -342,13 +350,3 @@ def _overwritten(text: str) -> str:
     if "\r" not in text:
         return text
     return _OVERWRITTEN.sub("", text)
-
-
-# The first carriage return has to stay, since it overwrites what was shown before this text. Text
-# with an escape sequence in it or behind it stays, since that may move to another line, and so does
-# what only ends with a carriage return: nothing has overwritten it yet.
-_OVERWRITTEN = re.compile(r"(?<=\r)[^\r\n\x1b]*\r(?=[^\r\n\x1b])")
-
-
-# What moves the cursor or hides it, which has no meaning below a label.
-_CURSOR = re.compile(r"\x1b\[(?:\?25[hl]|\d*[A-HJK])")
