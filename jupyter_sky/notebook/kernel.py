@@ -13,6 +13,7 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.api.display.wording import has_magics
 from jupyter_sky.errors import as_in_command
 
 _END_WITHIN = 0.15
@@ -59,12 +60,7 @@ def program_words(shell: InteractiveShell) -> tuple[str, ...] | None:
 
 def typed_command() -> str:
     """Return how commands begin here: ``%sky``, or ``jupyter sky`` in a terminal."""
-    shell: Any = get_ipython()
-    if shell is None or (
-        program_words(shell) is None and "sky" in shell.magics_manager.magics["line"]
-    ):
-        return "%sky"
-    return "jupyter sky"
+    return "%sky" if get_ipython() is None or has_magics() else "jupyter sky"
 
 
 def as_typed(sentence: str) -> str:
