@@ -1,4 +1,4 @@
-"""Starts a cluster at one of several places, after comparing and showing prices."""
+"""Which cluster to start for a cell, at which of several places, and how long it stays up."""
 
 from __future__ import annotations
 
@@ -184,16 +184,6 @@ def with_rest(options: CellOptions, lost: Cluster, row: RegistryRow | None) -> C
     return replace(options, max_cost=left)
 
 
-def _start(place: ClusterPlace, timeouts: Timeouts, progress: Progress) -> Cluster:
-    return Cluster.start(place.spec, place.provider, place.runtime_env, progress, timeouts)
-
-
-def _cost(price: float | None) -> str:
-    if price is None:
-        return "has an unknown price"
-    return f"costs {format_dollars(price)} an hour" if price else "costs nothing"
-
-
 def without_nodes(
     options: CellOptions, hosts: tuple[str, ...], cluster: Cluster, lost: Collection[str]
 ) -> CellOptions | None:
@@ -223,3 +213,13 @@ def without_nodes(
     named = {host: parse([host])[0] for host in hosts}
     left = tuple(host for host, at in named.items() if not {at.name, str(at)} & {*lost})
     return replace(options, hosts=left, nodes=None) if left and left != hosts else None
+
+
+def _start(place: ClusterPlace, timeouts: Timeouts, progress: Progress) -> Cluster:
+    return Cluster.start(place.spec, place.provider, place.runtime_env, progress, timeouts)
+
+
+def _cost(price: float | None) -> str:
+    if price is None:
+        return "has an unknown price"
+    return f"costs {format_dollars(price)} an hour" if price else "costs nothing"

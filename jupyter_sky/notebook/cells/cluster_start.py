@@ -162,7 +162,7 @@ class ClusterStart:
         return self.cluster()
 
     def follow(self, shell: InteractiveShell) -> Cluster:
-        """Do the same, and show the progress in the current cell.
+        """Wait for the end, as `cluster` does, and show the progress in the current cell.
 
         Raises
         ------
