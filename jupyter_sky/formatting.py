@@ -39,7 +39,12 @@ def _byte_unit(count: float) -> tuple[float, str]:
 
 
 def _digits(value: float) -> str:
-    digits = f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+    decimals = 2
+    if value >= 100:
+        decimals = 0
+    elif value >= 10:
+        decimals = 1
+    digits = f"{value:.{decimals}f}"
     return digits.rstrip("0").rstrip(".") if "." in digits else digits
 
 

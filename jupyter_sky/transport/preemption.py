@@ -57,4 +57,7 @@ def call(hook: Hook, notice: Interruption) -> None:
         takes_argument = bool(inspect.signature(hook).parameters)
     except (TypeError, ValueError):
         takes_argument = False
-    hook(notice) if takes_argument else hook()
+    if takes_argument:
+        hook(notice)
+    else:
+        hook()

@@ -261,10 +261,7 @@ class Agent:
         self._events.publish_leaving(event)
         self._supervisor.announce_leaving(event.message())
         self._volumes.begin_write_back(notice.until)
-        self._tasks.spawn(self._warn_others(event))
-
-    async def _warn_others(self, event: Leaving) -> None:
-        await self._peers.ask_all({**event.message(), "op": "leaving"})
+        self._tasks.spawn(self._peers.ask_all({**event.message(), "op": "leaving"}))
 
     async def _serve_peer(self, stream: PeerStream) -> None:
         """Answer another agent."""
@@ -330,7 +327,10 @@ class Agent:
         """End the node, unless it is ending, and publish why; without a reason, as one lost."""
         if reason and not self._ending:
             self._events.publish(Ending(reason).message())
-        self.end() if reason else self._leave()
+        if reason:
+            self.end()
+        else:
+            self._leave()
 
     def _end_written_back(self, reason: str = "") -> None:
         """Write back what ranks have written, and end the node: without a reason, as one lost."""

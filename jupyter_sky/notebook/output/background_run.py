@@ -315,7 +315,11 @@ class BackgroundRun:
             return f"{failed}{str(self._trouble).rstrip('.')}"
         if self._run.trouble:
             return f"ended after {seconds:.1f} s: {str(self._run.trouble).rstrip('.')}"
-        word = "stopped" if self._run.stopped else "failed" if self._run.failed else "done"
+        word = "done"
+        if self._run.stopped:
+            word = "stopped"
+        elif self._run.failed:
+            word = "failed"
         return f"{word} after {seconds:.1f} s"
 
     def _lines(self) -> list[str]:

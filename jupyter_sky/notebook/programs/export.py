@@ -216,7 +216,11 @@ def _function(step: ExportedCell, may_end: bool) -> str:
     assert options is not None
     timeout = f"(timeout={options.timeout:g})" if options.timeout else ""
     lines = [f"@sky.compute{timeout}"]
-    ranks = None if options.ranks == "all" else (0,) if options.ranks == "head" else options.ranks
+    ranks: tuple[int, ...] | None = None
+    if options.ranks == "head":
+        ranks = (0,)
+    elif options.ranks != "all":
+        ranks = options.ranks
     if shown := _shown(options, ranks):
         lines += [f"@sky.stdout(only={shown})", f"@sky.stderr(only={shown})"]
     lines.append(f"def {_name(step)}():")

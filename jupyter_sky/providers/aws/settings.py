@@ -125,9 +125,8 @@ class Settings:
             )
         if given is not None and (self.spot or self.spot_or_on_demand):
             raise UsageError("what is reserved is not spot: leave out one of the two.")
-        if self.ssm and (
-            other := "bastion" if self.bastion else "ssh_from" if self.ssh_from else ""
-        ):
+        if self.ssm and (self.bastion or self.ssh_from):
+            other = "bastion" if self.bastion else "ssh_from"
             raise UsageError(
                 f"--ssm lets nobody in at a port, which {other} is about: leave out one."
             )

@@ -107,7 +107,9 @@ class NamespaceItem:
     @property
     def kind(self) -> str:
         """What the receiver does with it: ``"name"``, ``"class"`` or ``"setting"``."""
-        return "name" if self.is_name else "class" if self.is_class else "setting"
+        if self.is_name:
+            return "name"
+        return "class" if self.is_class else "setting"
 
     @cached_property
     def packed(self) -> tuple[Packed, dict[str, memoryview]]:
