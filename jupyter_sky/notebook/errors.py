@@ -23,6 +23,32 @@ from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.project import missing
 from jupyter_sky.serialization import cell_sources
 
+STARTED_BY = "`%%sky --nodes 4` above a cell"
+"""What starts a cluster: in a terminal, it is a command."""
+
+NONE_RUNNING = f"no cluster is running: {STARTED_BY} starts one."
+
+# The message of a rank about missing names (see `jupyter_sky.node.rank.namespace.namespace`).
+_NOT_THERE = re.compile(r"(\w+)(?:, \w+)* was asked for")
+# How `jupyter_sky.serialization.diagnosis` says that a value cannot be brought.
+_STAYS_THERE = re.compile(r"^(\w+)\S* cannot be brought to the notebook", re.MULTILINE)
+# IPython's message.
+_NO_MAGIC = re.compile(r"magic (?:function )?`(%{1,2})(\w+)` not found")
+# Messages of libraries, and what to do instead of what they are about.
+_KNOWN = {
+    "trying to initialize the default process group twice": (
+        "the ranks of a cluster are in a process group before any cell runs: leave out "
+        "`init_process_group`, or run the program with `%sky torchrun`"
+    ),
+    "no running event loop": (
+        "on a rank an event loop runs in cells that await: write `await` in this cell, as in "
+        "`await asyncio.sleep(0)`"
+    ),
+}
+_LISTED = 8  # names of a rank, or of clusters
+_OUTPUTS = ("_", "__", "___")
+_OF_THE_GROUP = ("rank", "local_rank", "world_size")  # which other tools define in cells
+
 
 class InvalidCell(UsageError):
     """A cell does not compile, so it was not sent to any rank; `error` counts all lines of it."""
@@ -185,34 +211,6 @@ def _about_magic(error: RemoteError) -> str:
         f"the notebook has {magic}, and the ranks have not: load its extension in a `%%sky` cell, "
         f"or define it there; or type {magic} in a cell of its own"
     )
-
-
-# The message of a rank about missing names (see `jupyter_sky.node.rank.namespace.namespace`).
-_NOT_THERE = re.compile(r"(\w+)(?:, \w+)* was asked for")
-# How `jupyter_sky.serialization.diagnosis` says that a value cannot be brought.
-_STAYS_THERE = re.compile(r"^(\w+)\S* cannot be brought to the notebook", re.MULTILINE)
-# IPython's message.
-_NO_MAGIC = re.compile(r"magic (?:function )?`(%{1,2})(\w+)` not found")
-# Messages of libraries, and what to do instead of what they are about.
-_KNOWN = {
-    "trying to initialize the default process group twice": (
-        "the ranks of a cluster are in a process group before any cell runs: leave out "
-        "`init_process_group`, or run the program with `%sky torchrun`"
-    ),
-    "no running event loop": (
-        "on a rank an event loop runs in cells that await: write `await` in this cell, as in "
-        "`await asyncio.sleep(0)`"
-    ),
-}
-_LISTED = 8  # names of a rank, or of clusters
-_OUTPUTS = ("_", "__", "___")
-_OF_THE_GROUP = ("rank", "local_rank", "world_size")  # which other tools define in cells
-
-
-STARTED_BY = "`%%sky --nodes 4` above a cell"
-"""What starts a cluster: in a terminal, it is a command."""
-
-NONE_RUNNING = f"no cluster is running: {STARTED_BY} starts one."
 
 
 def no_cluster(name: str | None, to: str = "") -> str:
