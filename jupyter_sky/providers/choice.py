@@ -148,7 +148,8 @@ class Candidate:
     @property
     def name(self) -> str:
         """What the user calls it."""
-        return self.provider.name + " spot" * bool(getattr(self.provider, "spot", False))
+        name = self.provider.name
+        return f"{name} spot" if getattr(self.provider, "spot", False) else name
 
 
 C = TypeVar("C", bound=Candidate)

@@ -106,7 +106,10 @@ class Preparation:
         ready = sum(step.share >= 1 for step in self.steps)
         failed = sum(step.failed for step in self.steps)
         parts = [f"preparing {format_count(count, 'node')}"]
-        parts += [f"{ready} ready"] * bool(ready) + [f"{failed} failed"] * bool(failed)
+        if ready:
+            parts.append(f"{ready} ready")
+        if failed:
+            parts.append(f"{failed} failed")
         return ", ".join(parts)
 
     def bars(self) -> Iterator[str]:

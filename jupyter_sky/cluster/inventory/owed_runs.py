@@ -60,8 +60,11 @@ class OwedRun:
             )
         head = min(self.asked)
         single = [name for name in self.asked[head] if name not in self.gathered]
-        pulls = [f"`%sky pull {' '.join(single)}`"] * bool(single)
-        pulls += [f"`%sky pull {' '.join(self.gathered)} --ranks all`"] * bool(self.gathered)
+        pulls = []
+        if single:
+            pulls.append(f"`%sky pull {' '.join(single)}`")
+        if self.gathered:
+            pulls.append(f"`%sky pull {' '.join(self.gathered)} --ranks all`")
         bring = "brings" if len(pulls) == 1 else "bring"
         them = "it" if len(self.asked[head]) == 1 else "them"
         return (

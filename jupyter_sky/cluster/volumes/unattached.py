@@ -83,9 +83,10 @@ def refuse_to_lose(
     NotWrittenBack
         If there are such files.
     """
+    why = "has lost a node, and " if has_lost_node else ""
     refuse(
         provider,
-        f"{name} {'has lost a node, and ' * has_lost_node}stays as it was",
+        f"{name} {why}stays as it was",
         troubles,
         f"`%sky down {name}` tries again, and `%sky down --discard {name}` ends the cluster "
         "without them",

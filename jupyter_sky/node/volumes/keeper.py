@@ -295,9 +295,10 @@ def _left_out(tree: Tree) -> str:
     """Say which files of a bucket have no place on a disk; empty if all have one."""
     if not tree.skipped:
         return ""
-    more = len(tree.skipped) - 1
+    others = len(tree.skipped) - 1
+    more = f" and {others} more" if others else ""
     return (
-        f"{tree.path} lacks {min(tree.skipped)}{f' and {more} more' * bool(more)} of "
+        f"{tree.path} lacks {min(tree.skipped)}{more} of "
         f"{tree.bucket.url}: no disk has such a name, or has it beside the others"
     )
 

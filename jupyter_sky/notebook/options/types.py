@@ -90,8 +90,8 @@ def _as_time(seconds: float) -> str:
     text = ""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         count, seconds = divmod(seconds, length)
-        text += f"{count:.0f}{unit}" * bool(count)
-    return text + f"{seconds:.12g}s" * bool(seconds)
+        text += f"{count:.0f}{unit}" if count else ""
+    return f"{text}{seconds:.12g}s" if seconds else text
 
 
 def _dollars(text: str) -> float:

@@ -274,7 +274,9 @@ def _call(step: ExportedCell, hidden: Sequence[str], pool: str, results: str) ->
     options = step.options
     assert options is not None
     returns = bool(options.out or options.gather)
-    call = f"{f'{results} = ' * returns}{_name(step)}() @ {pool}"
+    call = f"{_name(step)}() @ {pool}"
+    if returns:
+        call = f"{results} = {call}"
     if hidden:
         own = ", ".join(f'"{name}"' for name in hidden)
         call = f"with ranks_own({own}):\n    {call}"

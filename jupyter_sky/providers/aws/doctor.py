@@ -40,8 +40,8 @@ def diagnose(settings: Settings) -> Iterator[CheckResult]:
 
 def _sessions(settings: Settings) -> CheckResult:
     """Check whether sessions of Systems Manager can be started, as far as this computer knows."""
-    missing = session.missing_tools()
-    fixes = [missing] * (missing is not None) + [NO_PROFILE] * (settings.instance_profile is None)
+    no_profile = NO_PROFILE if settings.instance_profile is None else None
+    fixes = [each for each in (session.missing_tools(), no_profile) if each is not None]
     found = "cannot be started" if fixes else f"with the profile {settings.instance_profile}"
     return CheckResult("sessions", found, "".join(f"{each}. " for each in fixes).strip())
 

@@ -179,7 +179,8 @@ def step_size(count: int, gpus: int, used: Sequence[str] = ()) -> list[str]:
         Nodes of the job to leave out: what overlaps would be put on them first.
     """
     options = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--mem=0"]
-    options += [f"--exclude={','.join(used)}"] * bool(used)
+    if used:
+        options.append(f"--exclude={','.join(used)}")
     # Those that the job got for all of its nodes together would be divided otherwise.
     return [*options, f"--gres=gpu:{gpus}"] if gpus else options
 

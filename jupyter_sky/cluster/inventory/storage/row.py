@@ -180,8 +180,10 @@ class RegistryRow:
     def spent(self, now: float) -> Spent:
         """Return the time since its rate changed last, up to now or to its end."""
         place = str(self.spec.get("place") or self.provider)
-        place += ", disks of it stopped" * bool(self._off)
-        place += ledger.AT_MOST * bool(self.spec.get("ended_unseen"))
+        if self._off:
+            place += ", disks of it stopped"
+        if self.spec.get("ended_unseen"):
+            place += ledger.AT_MOST
         # Neither the user's own machines count, nor those that are off.
         nodes = [] if self.rate.amount is None or self._off else self.nodes
         rent = self.rent

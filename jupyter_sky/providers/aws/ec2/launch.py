@@ -247,8 +247,7 @@ def _no_capacity(request: LaunchRequest, refusals: Sequence[str]) -> str:
     lines = "".join(f"\n  {each}" for each in refusals)
     return (
         f"AWS has no capacity for {request.nodes} such instances now: try later or in another "
-        f"--region, or "
-        f"ask for a higher quota at Service Quotas in the AWS console.{lines}"
+        f"--region, or ask for a higher quota at Service Quotas in the AWS console.{lines}"
     )
 
 
@@ -322,13 +321,15 @@ def wait_for_addresses(
         report(f"starting {len(ids)} × {kind}")
         found = describe_instances(clients, ids)
         is_news_old = were_stopped and time.monotonic() - began < rented.KNOWN_WITHIN
-        starting = ("pending", "running", *["stopped"] * is_news_old)
+        starting = ("pending", "running", "stopped") if is_news_old else ("pending", "running")
         for each in found:
             if each["State"]["Name"] not in starting:
                 reason = each.get("StateReason", {})
                 code = reason.get("Code", "").rpartition(".")[2]
                 message = reason.get("Message", "AWS does not say why")
-                why = f"{message.rstrip('.')}{_KEY_REFUSED * message.startswith(_CLIENT_ERROR)}"
+                why = message.rstrip(".")
+                if message.startswith(_CLIENT_ERROR):
+                    why += _KEY_REFUSED
                 raise AWSError(f"an instance ended while it started: {why}.", code, message)
         if len(found) == len(ids) and all(
             each["State"]["Name"] == "running" and address_of(each, private) for each in found

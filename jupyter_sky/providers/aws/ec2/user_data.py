@@ -129,14 +129,14 @@ def user_data(
         lines.append(f"test -s {_LEFT} || {_keep(str(int(lifetime)))}")
     # While a machine is off it costs nothing: the rest counts from its next boot.
     lines.append(f"test -s {_LEFT} && echo $(({_UP} + $(cat {_LEFT}))) >{LIMIT_FILE}")
-    switch = "\n".join([*lines, _SWITCH])
+    boot = ["sh", "-c", "\n".join([*lines, _SWITCH])]
     forget = ["cloud-init-per", "instance", "jupyter-sky-forget", "sh", "-c", _FORGET]
     config = {
         "ssh_deletekeys": True,
         "ssh_keys": {"ed25519_private": private, "ed25519_public": public},
         "ssh_pwauth": False,
         # On every boot, and before anybody can log in.
-        "bootcmd": [*[forget] * is_snapshot, ["sh", "-c", switch]],
+        "bootcmd": [forget, boot] if is_snapshot else [boot],
     }
     # YAML takes JSON as it is.
     return f"#cloud-config\n{json.dumps(config)}\n"

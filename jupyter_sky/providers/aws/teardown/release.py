@@ -163,7 +163,7 @@ class _Release:
         found, unseen = ([], {}) if _is_unreachable(troubles) else look(self._clients, identity)
         resources = found[0] if found else EC2Resources(identity, self._clients.region)
         left = f"{resources}" if found else _unseen_name(self._clients, identity, ending)
-        ends = _ENDS * bool(ending or resources.instances)
+        ends = _ENDS if ending or resources.instances else ""
         if _is_unreachable(lost := [*troubles, *unseen.values()]):
             raise _may_be_left(left + ends, lost)
         more = [each for each in resources.instances if each not in self._known]
@@ -266,8 +266,11 @@ class _Step:
 
 def _costly(clients: Clients, ids: Sequence[str], request: str) -> list[str]:
     """Return which of some instances cost something, including those made by a request."""
-    wanted = [{"Name": "instance-id", "Values": list(ids)}] * bool(ids)
-    wanted += [{"Name": f"tag:{REQUEST}", "Values": [request]}] * bool(request)
+    wanted: list[dict[str, Any]] = []
+    if ids:
+        wanted.append({"Name": "instance-id", "Values": list(ids)})
+    if request:
+        wanted.append({"Name": f"tag:{REQUEST}", "Values": [request]})
     costly = {"Name": "instance-state-name", "Values": list(COSTLY)}
     found: list[str] = []
     with explain_errors():

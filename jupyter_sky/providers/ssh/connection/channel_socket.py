@@ -148,7 +148,7 @@ def read(receive: Callable[[int], bytes], last: bytes = b"", may_go_on: bool = F
         If nothing arrives in time.
     """
     parts = bytearray()
-    with contextlib.suppress(*[TimeoutError] * may_go_on):
+    with contextlib.suppress(TimeoutError) if may_go_on else contextlib.nullcontext():
         while part := receive(PIECE):
             parts += part
             if len(parts) > MOST_PRINTED:
