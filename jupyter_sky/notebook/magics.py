@@ -31,7 +31,8 @@ from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.profiling.recorded import wanted_records
 from jupyter_sky.notebook.project.volumes import still_written, write_back
 from jupyter_sky.notebook.project.workdir import Workdirs, say_written
-from jupyter_sky.notebook.scripts.run import find_folder, run_shell_cell
+from jupyter_sky.notebook.scripts.node_script import find_folder
+from jupyter_sky.notebook.scripts.run import run_shell_cell
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.debugging import Debugging

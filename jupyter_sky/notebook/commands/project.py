@@ -14,7 +14,8 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.ranks import choose_ranks, first_ranks
 from jupyter_sky.notebook.project import files
 from jupyter_sky.notebook.project.sending import PartlySent
-from jupyter_sky.notebook.scripts.run import NodeScript, run_scripts
+from jupyter_sky.notebook.scripts.node_script import NodeScript
+from jupyter_sky.notebook.scripts.run import run_scripts
 
 
 def pip(context: CommandContext, options: Namespace) -> None:

@@ -24,16 +24,14 @@ from jupyter_sky.notebook.kernel import notebook_path
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.programs.export import export_script
-from jupyter_sky.notebook.scripts.run import (
+from jupyter_sky.notebook.scripts.node_script import (
     NodeScript,
-    choose_nodes,
     find_folder,
     find_mounts,
     inside,
     mounted,
-    run_scripts,
-    too_few,
 )
+from jupyter_sky.notebook.scripts.run import choose_nodes, run_scripts, too_few
 from jupyter_sky.notebook.scripts.task_file import TaskFile, read_task
 from jupyter_sky.notebook.scripts.torchrun import find_script, named_in, torchrun_script
 from jupyter_sky.notebook.session import Session

@@ -10,7 +10,7 @@ from pathlib import Path
 from jupyter_sky.api.environment.imports import modules_typed
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import similar_file
-from jupyter_sky.notebook.scripts.run import NodeScript, find_folder
+from jupyter_sky.notebook.scripts.node_script import NodeScript, find_folder
 
 # The head keeps the store at which nodes meet. Each says itself at which address others reach it:
 # what the system says of its name need not be true in this network. Processes that start again
