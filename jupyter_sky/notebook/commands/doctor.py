@@ -18,6 +18,7 @@ from jupyter_sky.formatting import format_bytes, format_count
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.node_defaults import ENOUGH_SHARED_MEMORY, SHARED_MEMORY
 from jupyter_sky.providers.slurm import partitions
 from jupyter_sky.providers.slurm.login import login_node
@@ -32,7 +33,7 @@ _ENOUGH_DISK = 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """What a check of this computer found; `examine` knows its name.
 
     Attributes
     ----------
@@ -49,14 +50,15 @@ class Finding:
 def doctor(context: CommandContext, options: Namespace) -> bool:
     """Print the result of each check, and return whether all is well."""
     settings, targets = context.session.settings, context.hosts(options.hosts)
-    results = [_print_results(examine())]
+    here = (CheckResult(name, each.found, each.fix) for name, each in examine())
+    results = [_print_results(here)]
     if options.provider == "aws":
         print()
         results.append(_check_aws(context.session.factory.aws()))
     if options.provider == "slurm":
         print("\nSlurm:")
-        found = partitions.diagnose(login_node(options.login or settings.login))
-        results.append(_print_results((each.name, Finding(each.found, each.fix)) for each in found))
+        login = login_node(options.login or settings.login)
+        results.append(_print_results(partitions.diagnose(login)))
     for target in targets:
         print()
         results.append(_check_host(target, settings.python))
@@ -86,36 +88,33 @@ def examine() -> Iterator[tuple[str, Finding]]:
 def _check_host(target: Target, python: str | None) -> bool:
     """Check a host; ``python`` as in `sky.SSH`."""
     print(f"{target}:")
-    results = ssh.diagnose(target, python)
-    return _print_results((each.name, Finding(each.found, each.fix)) for each in results)
+    return _print_results(ssh.diagnose(target, python))
 
 
 def _check_network(targets: Sequence[Target], python: str | None, interface: str | None) -> bool:
     """Check whether hosts reach each other; parameters as in `sky.SSH`."""
     print("between them:")
-    results = network_check.diagnose(targets, python, interface)
-    return _print_results((each.name, Finding(each.found, each.fix)) for each in results)
+    return _print_results(network_check.diagnose(targets, python, interface))
 
 
 def _check_aws(provider: AWS) -> bool:
     """Check the AWS account, and print the policy that its user needs."""
     print("AWS:")
-    results = provider.diagnose()
-    is_well = _print_results((each.name, Finding(each.found, each.fix)) for each in results)
+    is_well = _print_results(provider.diagnose())
     print(f"\nThe smallest policy for your AWS user:\n{provider.policy()}")
     return is_well
 
 
-def _print_results(findings: Iterable[tuple[str, Finding]]) -> bool:
+def _print_results(results: Iterable[CheckResult]) -> bool:
     """Print each check, and how many failed; return whether none did."""
     width = max(map(len, _CHECKS))
     count = wrong = 0
-    for name, finding in findings:
+    for each in results:
         count += 1
-        wrong += bool(finding.fix)
-        word = "fix" if finding.fix else "ok "
-        text = f"{word}  {name:<{width}}  {finding.found}"
-        print(f"{text}: {finding.fix}" if finding.fix else text, flush=True)
+        wrong += bool(each.fix)
+        word = "fix" if each.fix else "ok "
+        text = f"{word}  {each.name:<{width}}  {each.found}"
+        print(f"{text}: {each.fix}" if each.fix else text, flush=True)
     print(f"{wrong} of {count} need your attention" if wrong else "all is well")
     return not wrong
 
