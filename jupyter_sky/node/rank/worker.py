@@ -331,16 +331,25 @@ class RankWorker:
     def _done(self, run: str, error: BaseException | None, values: Packed | None) -> RankDone:
         outcome: Outcome = "ok"
         report = None
-        bound, arrived = self._namespace.changes(), self._namespace.arrived
+        bound = self._namespace.changes()
         if error is not None:
             # An interrupt broke the collective too: that error is not one of the user's.
             outcome = "interrupted" if self._interrupts.was_requested else "error"
             if outcome == "error" and isinstance(error, KeyboardInterrupt):
                 self._shell.record_sentence(error)  # the user's own, of which it has no traceback
             report = self._shell.report(error)
-        done = (self.rank, run, outcome, report, values, self._group.was_broken, bound, arrived)
-        begun = self._inspector.recorded.begun()
-        return RankDone(*done, stopped=self._interrupts.was_requested, begun=begun)
+        return RankDone(
+            self.rank,
+            run,
+            outcome,
+            report,
+            values,
+            self._group.was_broken,
+            bound,
+            self._namespace.arrived,
+            stopped=self._interrupts.was_requested,
+            begun=self._inspector.recorded.begun(),
+        )
 
     # For the shell (`shell.ShellOwner`)
 
