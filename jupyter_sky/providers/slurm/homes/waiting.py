@@ -22,7 +22,7 @@ mkdir -p "$runtime" && chmod 700 "$runtime" && mkdir "$folder" || exit
 leave() { rm -rf "$folder"; exit 143; }
 trap leave TERM INT
 echo $$ >"$folder/pid"
-echo "$SLURM_PROCID $own" >"$folder/task"
+echo "$SLURM_PROCID $own" >"$folder/task.part" && mv "$folder/task.part" "$folder/task" || leave
 until test -e "$folder/go"; do
     for busy in "$folder"/busy.*; do
         test -e "$busy" && kill -0 "${busy##*.}" 2>/dev/null && SECONDS=0
