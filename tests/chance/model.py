@@ -154,9 +154,8 @@ class Model:
         self.here[name].append(number)
         if name not in self.sent:
             return
-        is_bound = any(name in rank.own - rank.stale for rank in self.ranks.values())
         for rank in self.ranks.values():
-            if is_bound:
+            if name in rank.own:
                 self._outdate(rank, name)
             elif name not in rank.stale:
                 rank.appended.setdefault(name, []).append(number)

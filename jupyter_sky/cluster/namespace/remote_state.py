@@ -205,6 +205,14 @@ class RemoteState:
         for deleted in self._to_delete.values():
             deleted.difference_update(names)
 
+    def assign_over_own(self, names: Collection[str]) -> None:
+        """Record that the notebook has assigned names where ranks have bound them themselves."""
+        self._time += 1
+        at = self._time
+        self.revise(
+            names, lambda key, value: value.as_assigned(at) if value.is_ranks_own else value
+        )
+
     def delete(self, names: Collection[str]) -> None:
         """Record that the notebook has deleted names."""
         self.assign(names)

@@ -159,7 +159,10 @@ class SetAgain:
         contents = held.items[0].known_contents(self._sent_objects) if held.items else None
         keys = {item.key for item in held.items}
         now = (contents or {}).get(token)
-        return self._mark_parts(keys, token, parts, now) or not is_replaced
+        is_known = self._mark_parts(keys, token, parts, now)
+        if is_known and is_replaced:
+            self._remote_state.assign_over_own(keys)
+        return is_known or not is_replaced
 
     def _assign(self, held: _Held) -> None:
         """Have values count as assigned that hold an object, or the part of them that it is."""
@@ -176,7 +179,9 @@ class SetAgain:
         parts: Collection[str | None],
         now: Mapping[str, str] | None,
     ) -> bool:
-        """Have parts of a container count as changed; return whether it is known what ranks have.
+        """Have parts of a container count as changed; return whether ranks need not be sent it.
+
+        It is known then what was in the notebook's values that they have.
 
         Parameters
         ----------
@@ -207,7 +212,7 @@ class SetAgain:
 
         values = [*self._remote_state.everything()]
         self._remote_state.revise({key for key, _ in values}, revised)
-        holding = [each.contents for key, each in values if key in keys and not each.is_outdated]
+        holding = [each.contents for key, each in values if key in keys and each.is_notebooks]
         # The notebook may have put it into others of them since.
         is_in = [token in contents for contents in holding if contents is not None]
         return len(is_in) == len(holding) and (any(is_in) or not holding)

@@ -237,6 +237,14 @@ def test_ranks_differ_in_what_they_have_changed(notebook) -> None:
     assert notebook.ask("state") == [{"step": 0}] * 4
 
 
+def test_what_a_rank_has_bound_anew_costs_others_nothing(notebook) -> None:
+    notebook.here("seen, state = [0], {'step': 0}")
+    notebook.there("seen.append(rank)\nstate['step'] = rank\nif rank == 0: seen, state = [5], {}")
+    notebook.here("seen.append(7)\nstate['lr'] = 0.1")
+    others = [([0, rank, 7], {"step": rank, "lr": 0.1}) for rank in range(1, 4)]
+    assert notebook.ask("seen, state") == [([0, 7], {"step": 0, "lr": 0.1}), *others]
+
+
 def test_what_comes_home_is_what_later_changes_count_from(notebook) -> None:
     notebook.here("state = {'step': 0, 'seen': [0]}")
     notebook.there("state['step'] += 1; state['seen'].append(rank)", out=["state"])
