@@ -38,6 +38,9 @@ from jupyter_sky.serialization.reducers.jax_objects import with_tree
 
 FillClass = Callable[[type, Any], object]
 
+_LOAD_IN_CLASS = ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+"""The instructions by which the body of a class looks up a name."""
+
 
 class _MainNamespace:
     """Is pickled in place of the globals of ``__main__``, and loaded as the receiver's."""
@@ -195,9 +198,6 @@ def _named_in_class_bodies(code: types.CodeType) -> set[str]:
                         found.add(each.argval)
             found |= _named_in_class_bodies(body)
     return found
-
-
-_LOAD_IN_CLASS = ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 class LinkingPickler(Pickler):
