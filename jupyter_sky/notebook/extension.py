@@ -24,6 +24,7 @@ from jupyter_sky.notebook.ipython.empty_cells import EmptyCells
 from jupyter_sky.notebook.ipython.missing_names import MissingNames
 from jupyter_sky.notebook.ipython.post_mortem import PostMortem
 from jupyter_sky.notebook.magics import SkyMagics
+from jupyter_sky.notebook.output.output_thread import OutputThread
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.sidebar.actions import SidebarActions
 from jupyter_sky.notebook.sidebar.answers import answer
@@ -53,6 +54,7 @@ class Extension:
 
     def __init__(self, shell: InteractiveShell, given: Mapping[str, Any]) -> None:
         self._shell = shell
+        self._output_thread = OutputThread(shell)
         self._settings = Sky(parent=shell)
         self._publisher = StatePublisher(shell)
         pools_up.observe(self._publisher)
@@ -90,6 +92,7 @@ class Extension:
         self._missing_names.remove()
         self._post_mortem.remove()
         self._control_channel.remove()
+        self._output_thread.remove()
         self._shell.Completer.custom_matchers.remove(self._completer.match)
         self._shell.configurables.remove(self._settings)
         for magics in self._shell.magics_manager.magics.values():

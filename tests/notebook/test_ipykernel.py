@@ -167,3 +167,28 @@ def test_what_a_call_prints_for_a_future_is_in_the_cell_that_made_the_call(
         assert "made\n" in first.stdout and first.stdout.endswith("late\n")
     finally:
         notebook.succeed("pool.__exit__(None, None, None)")
+
+
+_STOPPED_WHILE_IT_ASKS = """
+import contextlib
+thread = get_ipython().kernel.iopub_thread.thread
+
+class Interrupted:
+    \"\"\"The lock of the thread, if Ctrl-C comes when it was not to be had.\"\"\"
+    held = True
+    def acquire(self, *arguments): raise KeyboardInterrupt
+    def locked(self): return self.held
+    def release(self): self.held = False
+
+lock = getattr(thread, "_tstate_lock", None)  # later versions of Python do without
+thread._tstate_lock = Interrupted()
+with contextlib.suppress(KeyboardInterrupt):
+    thread.is_alive()
+is_sent = thread.is_alive()
+thread._tstate_lock = lock
+"""
+
+
+def test_stop_leaves_the_thread_that_sends_output_alone(notebook: LiveNotebook) -> None:
+    notebook.succeed(_STOPPED_WHILE_IT_ASKS)
+    assert notebook.value("is_sent") is True
