@@ -91,14 +91,14 @@ def test_a_snapshot_of_another_kind_is_not_shown(
     ("text", "why"),
     [
         (b"", "it cannot be read"),
-        (b'{"version": 1, "kernel"', "it cannot be read"),
+        (b'{"version": 2, "kernel"', "it cannot be read"),
         (b"\xff\x00\xfe", "it cannot be read"),
         (b"[" * 100_000, "it cannot be read"),
         (b"[]", "it is none of ours"),
         (b'{"version": 7}', "it is of version 7 of these files"),
-        (b'{"version": 1, "clusters": [{"id": NaN}]}', "it has NaN for a number"),
-        (b'{"version": 1, "clusters": [], "seen": 1e999}', "it has 1e999 for a number"),
-        (b'{"version": 1, "clusters": [], "kernel": 7}', "it cannot be read"),
+        (b'{"version": 2, "clusters": [{"id": NaN}]}', "it has NaN for a number"),
+        (b'{"version": 2, "clusters": [], "seen": 1e999}', "it has 1e999 for a number"),
+        (b'{"version": 2, "clusters": [], "kernel": 7}', "it cannot be read"),
         (b"0" * (kernel_files.LARGEST + 1), "it is too large"),
     ],
 )
@@ -236,7 +236,7 @@ def test_a_link_out_of_the_folder_tells_nothing(
     server: Server, told: Callable[..., Path], tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret.json"
-    secret.write_text(json.dumps({"version": 1, "password": "hunter2"}))
+    secret.write_text(json.dumps({"version": 2, "password": "hunter2"}))
     link = kernel_files.folder(server.runtime) / "link.json"
     told(samples.snapshot())
     link.symlink_to(secret)

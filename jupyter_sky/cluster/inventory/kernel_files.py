@@ -23,7 +23,7 @@ from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.paths import home, replace_text
 from jupyter_sky.transport.protocol.shape import Check, check_for
 
-VERSION = 1
+VERSION = 2
 
 T = TypeVar("T")
 
