@@ -59,12 +59,8 @@ class Server:
     folder: Path
 
     def url(self, place: str, notebook: Path) -> str:
-        """Return where ``place``, ``"lab"`` or ``"notebook"``, shows a notebook.
-
-        JupyterLab has a workspace for each, or an earlier one could come back over this one.
-        """
-        own = f"lab/workspaces/{notebook.stem}/tree"
-        path = {"lab": own, "notebook": "notebooks"}[place]
+        """Return where ``place``, ``"lab"`` or ``"notebook"``, shows a notebook."""
+        path = {"lab": "lab/tree", "notebook": "notebooks"}[place]
         return f"{self.address}/{path}/{notebook.name}?token={self.token}&reset"
 
 
@@ -127,6 +123,7 @@ class Pages:
     height: int = 860
     sharpness: float = 1  # pixels of a screenshot for each of the page
     _loaded: list[Any] = field(default_factory=list)
+    _loaded_again: set[Any] = field(default_factory=set)
 
     def open(self, server: Server, place: str, notebook: Path) -> Any:
         """Return a page that shows a notebook whose kernel is ready."""
@@ -144,8 +141,12 @@ class Pages:
         return page
 
     def put_back(self, page: Any) -> None:
-        """Close what a page shows; it is for another notebook, if JupyterLab is in it."""
-        if "/lab" not in page.url:
+        """Close what a page shows; it is for another notebook, if JupyterLab is in it.
+
+        One that was loaded again may open its own notebook later than that, over the other one.
+        """
+        if "/lab" not in page.url or page in self._loaded_again:
+            self._loaded_again.discard(page)
             page.close()
             return
         page.unroute_all(behavior="ignoreErrors")  # of what is answered just now
@@ -158,6 +159,7 @@ class Pages:
 
     def load_again(self, page: Any, url: str = "") -> None:
         """Load a page again, or from another address."""
+        self._loaded_again.add(page)
         if url:
             page.goto(url)
         else:
