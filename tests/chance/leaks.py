@@ -48,7 +48,7 @@ def belongings(world: World) -> list[Belongings]:
         assert agent, f"an agent is not there: {machine}"
         found.append(
             Belongings(
-                len(_open_files(agent)) - len(_ports(agent)),
+                len(_open_files(agent)),
                 len(processes_of_node(agent)),
                 len(list(world.path(machine, "blobs").glob("*.part"))),
             )
@@ -101,15 +101,14 @@ def _is_alive(process: psutil.Process) -> bool:
 
 def _open_files(agent: psutil.Process) -> list[str]:
     links = (str(each.readlink()) for each in Path(f"/proc/{agent.pid}/fd").iterdir())
-    return [link for link in links if "/logs/" not in link]
+    ports = _ports(agent)
+    return [link for link in links if "/logs/" not in link and link not in ports]
 
 
-def _ports(agent: psutil.Process) -> list[str]:
-    """Return the sockets on which it listens at a port; that may be one of another host."""
+def _ports(agent: psutil.Process) -> set[str]:
+    """Return the sockets that listen at ports where an agent is, which may be another host."""
     _, *lines = Path(f"/proc/{agent.pid}/net/tcp").read_text().splitlines()
-    fields = map(str.split, lines)
-    listening = {f"socket:[{each[9]}]" for each in fields if each[3] == _LISTENS}
-    return [each for each in _open_files(agent) if each in listening]
+    return {f"socket:[{each[9]}]" for each in map(str.split, lines) if each[3] == _LISTENS}
 
 
 @dataclass(frozen=True)

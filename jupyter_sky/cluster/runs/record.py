@@ -214,10 +214,12 @@ class RunRecorder:
         first = next(iter(self._output), 0)
         progress = {rank: find_progress(text) for rank, text in ends.items()}
         # The bar of a rank that has finished says nothing about those that go on.
-        told = [rank for rank in progress if self.run.finished or rank not in self._ranks]
+        told = (
+            each for rank, each in progress.items() if self.run.finished or rank not in self._ranks
+        )
         talk = self.run.talk
         return RunRecord(
-            view=self._view(talk.progress if talk else progress[told[0]] if told else None),
+            view=self._view(talk.progress if talk else next(told, None)),
             has_begun=self.run.sent,
             ranks=dict(self._ranks),
             restarted=frozenset(self.restarted),
