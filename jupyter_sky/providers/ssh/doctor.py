@@ -39,12 +39,11 @@ def diagnose(target: Target, python: str | None) -> Iterator[CheckResult]:
     """
     connection = pool.get(target)
     try:
-        connection.connect()
-        yield CheckResult("SSH", "logged in")
         facts = gather_facts(connection)
     except SkyError as error:
         yield CheckResult("SSH", "cannot be used", as_sentence(f"{error}"))
         return
+    yield CheckResult("SSH", "logged in")
     yield CheckResult("system", f"Linux on {facts.machine}, {facts.cpus} processors")
     yield _python(connection, facts, python)
     yield _gpus(facts)

@@ -11,7 +11,8 @@ import pytest
 
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
-from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.connection import connection
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.doctor import diagnose
@@ -20,6 +21,7 @@ from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
 from jupyter_sky.providers.ssh.setup.placement import check_size
 from tests.lab import Host, Lab
 from tests.notebook.kernels import LiveNotebook
+from tests.providers.ssh.conftest import cut
 
 BUS = "/sys/bus/pci/devices"
 
@@ -138,6 +140,19 @@ def test_a_driver_that_does_not_work_is_said_where_gpus_are_asked_for(
         cell = notebook.succeed("%%sky --hosts lab1 --plugin none\nprint('ran')")
         assert cell.stdout == "ran\n"
         assert any(f"goes on without GPUs (nvidia-smi says: {MISMATCH})" in t for t in cell.shown)
+
+
+def test_the_doctor_says_one_thing_of_a_login_over_which_nothing_comes_any_more(
+    host: Host, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CONNECT_WITHIN", 1.0)
+    # As for one that an agent uses, of which something was heard a moment ago.
+    monkeypatch.setattr(SSHConnection, "doubt_if_unused", lambda self: None)
+    pool.get(parse_one("lab1")).connect()
+    with cut(host):
+        (check,) = diagnose(parse_one("lab1"), None)
+    assert (check.name, check.found) == ("SSH", "cannot be used")
+    assert "is the machine on" in check.fix
 
 
 def test_a_machine_without_gpus_may_have_their_programs(host: Host, client: Path) -> None:
