@@ -36,7 +36,16 @@ _OFTEN = 10.0  # seconds; whoever waits for longer can wait for one more
 
 # The same places as in `NodeEnvironment.starts`.
 _REMOVE_ALL = 'rm -rf "${1:-${XDG_CACHE_HOME:-$HOME/.cache}/jupyter-sky}/slurm/$2"-??????'
-_LAST_LINES = 'test -e "$1" && tail -n 20 "$1" && echo there; true'
+# The end of a task may be known before srun brings what the task has said of it.
+_LAST_LINES = """
+test -e "$1" || exit 0
+for again in $(seq 20); do
+    grep -qvE '^(srun: |[[:space:]]*$)' "$1" && break
+    sleep 0.3
+done
+tail -n 20 "$1" && echo there
+true
+"""
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,10 @@ class StartFolder:
         return NodeAnswers({row["task"]: row for row in rows}, "".join(failed))
 
     async def last_line(self) -> str:
-        """Return the last line that the job has printed, in words for the end of a sentence."""
+        """Return the last line that the job has printed, in words for the end of a sentence.
+
+        It is waited for some seconds for there to be one.
+        """
         path = f"{self.path}/{OUTPUT}"
         *lines, there = (await self.at.ask(["sh", "-c", _LAST_LINES, "sh", path])).split("\n")
         if there != "there":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -30,6 +31,8 @@ from jupyter_sky.providers.slurm.login import SlurmError, login_node, own_enviro
 from jupyter_sky.providers.slurm.partitions import diagnose, node_kinds
 from jupyter_sky.providers.slurm.provider import Slurm
 from jupyter_sky.providers.slurm.queue import mark
+from jupyter_sky.providers.slurm.script import OUTPUT
+from jupyter_sky.providers.slurm.start_folder import StartFolder
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
@@ -201,6 +204,15 @@ def test_a_python_that_nodes_lack_is_said(slurm: Path) -> None:
         start("lost", provider=Slurm(python="/nowhere/python"))
     assert not queue()
     assert registry.find("lost") is None
+
+
+def test_what_a_task_says_is_waited_for_where_its_end_is_known_first(tmp_path: Path) -> None:
+    output, ended = tmp_path / OUTPUT, "srun: error: n1: task 0: Exited with exit code 3\n"
+    output.write_text(ended)
+    later = threading.Timer(1.0, output.write_text, [f"{ended}no CUDA here\n"])
+    later.start()
+    assert asyncio.run(StartFolder(login_node(None), str(tmp_path)).last_line()) == ", no CUDA here"
+    later.join()
 
 
 def test_a_node_that_fails_alone_is_said_while_others_are_ready(
