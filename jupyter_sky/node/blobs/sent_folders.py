@@ -4,7 +4,7 @@ What is wanted: the node has the files as they are at the notebook, and files th
 writes beside them stay, even from one run to the next. What the code writes *over* them must not be
 lost, either.
 
-The solution: a record in the folder says what was sent last. A file that has not changed at its
+The solution: a record says what was sent last. A file that has not changed at its
 source since is left as it is, whatever has happened to it here. A file that has changed at its
 source replaces what was sent, and is refused if it was changed here as well. Each file is written
 under another name and renamed, so that none is ever incomplete. One process at a time does this,
@@ -36,7 +36,7 @@ from jupyter_sky.transport.blobs.sent_folders import (
     SentFolder,
     mode_of_copy,
     mode_of_new,
-    record_name,
+    record_path,
     short_name,
     unfinished_name,
 )
@@ -69,10 +69,11 @@ def write_folder(folder: SentFolder, begun_in: Path, store: Path) -> Path:
         If a file that was not sent is in the way.
     """
     root = begun_in / Path(folder["target"]).expanduser()
+    record = begun_in / Path(record_path(folder)).expanduser()
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(root):
-            _FolderWriter(root, root / record_name(folder), store).carry_out(folder)
+        with _locked(root, record.with_name(LOCK_NAME)):
+            _FolderWriter(root, record, store).carry_out(folder)
     except OSError as error:
         place = _folder_of(error, root)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -89,8 +90,8 @@ def _folder_of(error: OSError, root: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """Keep other processes, perhaps of nodes that share the folder, from writing it meanwhile.
+def _locked(root: Path, lock: Path) -> Iterator[None]:
+    """Keep other processes, perhaps of nodes that share a folder, from writing it meanwhile.
 
     On NFS, other nodes see the lock of a file, and not that of a folder. Other users may not open
     the file, and see the lock of the folder.
@@ -98,7 +99,7 @@ def _locked(root: Path) -> Iterator[None]:
     descriptors = [os.open(root, os.O_RDONLY | os.O_CLOEXEC)]
     with contextlib.suppress(OSError):  # such as one of another user, or a full disk
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptors.append(os.open(root / LOCK_NAME, flags, 0o600))
+        descriptors.append(os.open(lock, flags, 0o600))
     try:
         for descriptor in descriptors:
             with contextlib.suppress(OSError):  # not every file system has locks

@@ -25,7 +25,7 @@ from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.serialization import folders
 from jupyter_sky.serialization.folders import FolderContent
-from jupyter_sky.transport.blobs.sent_folders import record_name, unfinished_name
+from jupyter_sky.transport.blobs.sent_folders import record_folder, record_path, unfinished_name
 from jupyter_sky.transport.protocol.agent_requests import FoundFile
 from jupyter_sky.transport.protocol.messages import Script
 
@@ -142,7 +142,7 @@ def _bytes_there(cluster: Cluster, rank: int, content: FolderContent) -> dict[st
         for path in content.large
     }
     unfinished = [root / PurePosixPath(path).with_name(name) for path, name in names.items()]
-    record = _find(cluster, rank, [root / record_name(folder)])
+    record = _find(cluster, rank, [record_path(folder)])
     sent = _read_record(cluster, rank, record[0]) if record else {}
     known = [
         path for path, file in folder["files"].items() if sent.get(path, [""])[0] == file["blob"]
@@ -151,7 +151,7 @@ def _bytes_there(cluster: Cluster, rank: int, content: FolderContent) -> dict[st
     by_name = {PurePosixPath(each["path"]).name: each["size"] for each in found}
     here = {path: by_name[name] for path, name in names.items() if name in by_name}
     if record:
-        above = PurePosixPath(record[0]["path"]).parent
+        above = PurePosixPath(record[0]["path"]).parent / root.relative_to(record_folder(folder))
         by_path = {each["path"]: each for each in found}
         for path in known:
             file = by_path.get(str(above / path))

@@ -22,7 +22,7 @@ from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.project.sending import send_ahead, task_that_sends
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.folders import FolderIndex, read_folder
-from jupyter_sky.transport.blobs.sent_folders import record_name
+from jupyter_sky.transport.blobs.sent_folders import record_path
 
 _NAMED = 5  # files that a run has written
 _LONGEST = 100  # characters of the name of one
@@ -76,7 +76,7 @@ class Workdirs:
         text = json.dumps([content.folder, processes], sort_keys=True)
         mark = hashlib.sha256(text.encode()).hexdigest()
         first = first_ranks(cluster, cluster.all_ranks)
-        record = record_name(content.folder)
+        record = str(record_path(content.folder))
         is_kept = mark == self._kept.get(cluster.id)
         if is_kept:
             known = self._records.get(cluster.id, {})

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import NotRequired, TypedDict
 
 LOCK_NAME = ".sky-sent-lock"
-"""The name of a file in a folder that whoever writes the folder locks meanwhile."""
+"""The name of a file beside the record of a folder that whoever writes the folder locks."""
 
 
 class FilePart(TypedDict):
@@ -88,12 +88,26 @@ def portions_of(folders: Iterable[SentFolder]) -> set[str]:
     return {key for each in folders if "only" in each for key in blobs_of(each)}
 
 
-def record_name(folder: SentFolder) -> str:
-    """Return the name of the record of what was sent last: ``{path: [digest, time, size]}``.
+def record_folder(folder: SentFolder) -> PurePosixPath:
+    """Return the folder of the record of what was sent last.
+
+    That is the one that ranks start in for all that is sent there: programs list the files of their
+    data, and have to find those of the user alone.
+    """
+    target = PurePosixPath(folder["target"])
+    is_elsewhere = target.is_absolute() or ".." in target.parts or folder["target"][:1] == "~"
+    return target if is_elsewhere else PurePosixPath()
+
+
+def record_path(folder: SentFolder) -> PurePosixPath:
+    """Return the path of the record of what was sent last: ``{path: [digest, time, size]}``.
 
     Times are modification times on the node, in nanoseconds since the epoch.
     """
-    return f".sky-sent-{folder['name']}.json"
+    above = record_folder(folder)
+    target = PurePosixPath(folder["target"]).relative_to(above)
+    mark = hashlib.sha256(bytes(target)).hexdigest()[:12]
+    return above / f".sky-sent-{folder['name']}-{mark}.json"
 
 
 def unfinished_name(name: str, file: SentFile) -> str:

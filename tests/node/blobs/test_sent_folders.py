@@ -60,6 +60,35 @@ def test_the_node_has_what_was_sent(sender: Sender) -> None:
     assert not list(root.rglob("*.part"))
 
 
+def test_a_program_that_lists_its_data_finds_no_file_of_ours(sender: Sender) -> None:
+    def listed(target: str) -> list[str]:
+        return sorted(each.name for each in sender.send(target).iterdir())
+
+    sender.write("a.png", "a")
+    assert listed("work/data") == ["a.png"]
+    (sender.here / "a.png").rename(sender.here / "b.png")
+    assert listed("work/data") == ["b.png"]
+    # A folder of the same name elsewhere is another one.
+    assert listed("work/more/data") == ["b.png"]
+    (sender.here / "b.png").rename(sender.here / "c.png")
+    assert listed("work/data") == ["c.png"]
+    assert (sender.node / "work/more/data/b.png").exists()
+
+
+def test_what_was_sent_outside_of_the_working_folder_is_known_to_the_next_cluster(
+    sender: Sender, tmp_path: Path
+) -> None:
+    sender.write("a", "1")
+    sender.send(f"{tmp_path / 'scratch'}")
+    (sender.here / "a").rename(sender.here / "b")
+    sender.node = tmp_path / "other"
+    sender.node.mkdir()
+    root = sender.send(f"{tmp_path / 'scratch'}")
+    assert not (root / "a").exists()
+    assert (root / "b").read_text() == "1"
+    assert not list(sender.node.iterdir())
+
+
 def test_only_what_changed_is_written_and_what_is_gone_goes(sender: Sender) -> None:
     sender.write("train.py", "1")
     sender.write("lib/old.py", "old")
@@ -283,10 +312,9 @@ class Parts(Sender):
 
     @property
     def texts(self) -> dict[str, str]:
-        found = (self.node / "work").rglob("*")
-        names = {each: each.relative_to(self.node / "work").as_posix() for each in found}
-        files = {each: name for each, name in names.items() if each.is_file()}
-        return {n: p.read_text() for p, n in files.items() if not n.startswith(".sky-sent")}
+        work = self.node / "work"
+        files = [each for each in work.rglob("*") if each.is_file()]
+        return {each.relative_to(work).as_posix(): each.read_text() for each in files}
 
 
 @pytest.fixture
