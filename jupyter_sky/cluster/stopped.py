@@ -102,7 +102,12 @@ def _what_stopped(
     if ended and run.talk is None:
         process = "process" if len(ended) == 1 else "processes"
         text += f"; the {process} of {format_ranks(ended)} had to be ended, and variables are lost"
-    silent = [each for each in untold if waiting & each.ranks]
+    # Who presses Stop twice is faster than an answer from far away: of a link that is up, it comes.
+    silent = [
+        each
+        for each in untold
+        if waiting & each.ranks and not (each.is_up and ended_at_once & each.ranks)
+    ]
     away = waiting & frozenset(rank for each in silent for rank in each.ranks)
     if now := (waiting & ended_at_once) - away:
         who = format_ranks(now) if has_any_stopped or away else they

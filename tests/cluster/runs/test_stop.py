@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.network.blobs.shared_memory import SharedMemory
-from jupyter_sky.cluster.runs import handle
+from jupyter_sky.cluster.runs import handle, talk
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.transport.flow import Flow
@@ -438,6 +439,13 @@ def test_a_rank_that_does_not_react_is_ended(new) -> None:
 def test_stop_that_is_pressed_again_ends_ranks_at_once_and_says_so(
     new, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    request = talk.request_quietly
+
+    async def request_far_away(*args: Any, **fields: Any) -> None:
+        await request(*args, **fields)
+        await asyncio.sleep(0.2)
+
+    monkeypatch.setattr(talk, "request_quietly", request_far_away)
     monkeypatch.setattr(handle, "STOPPED_WITHIN", 60.0)  # however slow the rank is to react
     cells = new(nodes=2, framework=False, stop=60.0)
     before = cells.ask("__import__('os').getpid()")
