@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -286,13 +286,9 @@ class Cluster:
         """Return a part of a rank's log: so many last lines, or what begins at an offset."""
         return wait(rank_log.read(self._controller, rank, rank_log.LogPlace(tail, offset)))
 
-    def logs(self, places: Mapping[int, rank_log.LogPlace], follows: bool) -> rank_log.LogParts:
-        """Return a part of each rank's log; see `rank_log.read_each`."""
-        return wait(rank_log.read_each(self._controller, places, follows))
-
-    def leave_logs(self, ranks: Iterable[int]) -> None:
-        """Stop following logs; see `rank_log.leave`."""
-        wait(rank_log.leave(self._controller, ranks))
+    def log_reader(self, follows: bool) -> rank_log.LogReader:
+        """Return what reads logs of several ranks part by part."""
+        return rank_log.LogReader(self._controller, follows)
 
     def where(self) -> Findings:
         """Return where the ranks are, and which of them the others wait for."""

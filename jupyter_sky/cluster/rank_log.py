@@ -11,16 +11,26 @@ from itertools import pairwise
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
-from jupyter_sky.cluster.network.requests.pending import LINK_WITHIN, LOOK_LINK_WITHIN, malformed
+from jupyter_sky.cluster.network.requests.pending import (
+    ANSWER_WITHIN,
+    LINK_WITHIN,
+    LOOK_LINK_WITHIN,
+    malformed,
+)
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_bytes
+from jupyter_sky.transport.event_loop import wait
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import LoggedPiece, LoggedRun
+from jupyter_sky.transport.tasks import cancel_all
 
 LIMIT = 4 * 1024 * 1024
 """Bytes of a log at once."""
 
 _LEFT_WITHIN = 1.0  # seconds
+
+_OTHERS_WITHIN = 1.0
+"""Seconds that the first node to answer waits for others: what they have is shown in order."""
 
 _CLOCKS_AGREE = 1.0  # seconds
 
@@ -142,48 +152,86 @@ LogParts = Mapping[int, LogPart | SkyError]
 """Parts of logs by rank, or what was in the way of reading them."""
 
 
-async def read_each(
-    controller: Controller, places: Mapping[int, LogPlace], follows: bool
-) -> LogParts:
-    """Return a part of each of several ranks' logs, or what was in the way of reading it.
+class LogReader:
+    """Reads the logs of several ranks, part by part; for the user's thread.
 
     All nodes are asked at once, and each for one log after the other: together they could take
     longer over a slow link than there is for an answer.
 
     Parameters
     ----------
-    places
-        Where to read, by rank.
+    controller
+        The controller of their cluster.
     follows
         Whether more is read as the logs grow, for which nodes that end wait, until `leave`.
     """
-    found: dict[int, LogPart | SkyError] = {}
 
-    async def read_those(ranks: Sequence[int]) -> None:
-        for rank in ranks:
+    def __init__(self, controller: Controller, follows: bool) -> None:
+        self._controller, self._follows = controller, follows
+        self._reading: dict[asyncio.Task[dict[int, LogPart | SkyError]], Sequence[int]] = {}
+
+    def read(self, places: Mapping[int, LogPlace]) -> LogParts:
+        """Return a part of each of several ranks' logs, or what was in the way of reading it.
+
+        Where they are followed, it lacks those whose nodes are slower than others, and has them
+        another time.
+        """
+        return wait(self._read(places))
+
+    def leave(self, ranks: Iterable[int]) -> None:
+        """Tell the nodes of ranks that no log is followed any more, if they answer soon."""
+        wait(self._leave(ranks))
+
+    async def _read(self, places: Mapping[int, LogPlace]) -> LogParts:
+        try:
+            self._ask(places)
+            if self._follows:
+                await asyncio.wait(self._reading, return_when=asyncio.FIRST_COMPLETED)
+            within = _OTHERS_WITHIN if self._follows else None
+            done, _ = await asyncio.wait(self._reading, timeout=within)
+        except BaseException:  # Ctrl-C
+            await cancel_all(self._reading)
+            raise
+        found: dict[int, LogPart | SkyError] = {}
+        for task in done:
+            del self._reading[task]
+            found |= task.result()
+        return {rank: found[rank] for rank in places if rank in found}
+
+    def _ask(self, places: Mapping[int, LogPlace]) -> None:
+        """Ask nodes for those of the logs that are not being read yet."""
+        of = self._nodes()
+        asked = {rank for ranks in self._reading.values() for rank in ranks}
+        by_node: dict[Connection | None, list[int]] = {}
+        for rank in places:
+            if rank not in asked:
+                by_node.setdefault(of.get(rank), []).append(rank)
+        for ranks in by_node.values():
+            reading = self._read_each({rank: places[rank] for rank in ranks})
+            self._reading[asyncio.ensure_future(reading)] = ranks
+
+    async def _read_each(self, places: Mapping[int, LogPlace]) -> dict[int, LogPart | SkyError]:
+        found: dict[int, LogPart | SkyError] = {}
+        for rank, place in places.items():
             try:
-                found[rank] = await read(controller, rank, places[rank], follows)
+                found[rank] = await read(self._controller, rank, place, self._follows)
             except SkyError as error:
                 found[rank] = error
+        return found
 
-    of = {rank: each for each in controller.connections for rank in each.ranks}
-    ranks: dict[Connection | None, list[int]] = {}
-    for rank in places:
-        ranks.setdefault(of.get(rank), []).append(rank)
-    await asyncio.gather(*map(read_those, ranks.values()))
-    return {rank: found[rank] for rank in places}
+    async def _leave(self, ranks: Iterable[int]) -> None:
+        await cancel_all(self._reading)
+        of = self._nodes()
+        there = {of[rank]: rank for rank in ranks if rank in of}
+        asked = {"tail": 0, "offset": 0, "limit": LIMIT, "follows": False}
+        requests = (
+            each.request("log", within=_LEFT_WITHIN, link_within=0.0, rank=rank, **asked)
+            for each, rank in there.items()
+        )
+        await asyncio.gather(*requests, return_exceptions=True)
 
-
-async def leave(controller: Controller, ranks: Iterable[int]) -> None:
-    """Tell the nodes of ranks that no log is followed any more, if they answer soon."""
-    of = {rank: each for each in controller.connections for rank in each.ranks}
-    there = {of[rank]: rank for rank in ranks if rank in of}
-    asked = {"tail": 0, "offset": 0, "limit": LIMIT, "follows": False}
-    requests = (
-        each.request("log", within=_LEFT_WITHIN, link_within=0.0, rank=rank, **asked)
-        for each, rank in there.items()
-    )
-    await asyncio.gather(*requests, return_exceptions=True)
+    def _nodes(self) -> dict[int, Connection]:
+        return {rank: each for each in self._controller.connections for rank in each.ranks}
 
 
 async def read(
@@ -207,7 +255,11 @@ async def read(
     asked: Message = {"tail": tail, "offset": offset, "limit": place.limit}
     if follows:
         asked["follows"] = True
-    answer = await connection.request("log", link_within=link_within, rank=rank, **asked)
+    # A node that is busy answers later: whoever follows its log waits for that until Ctrl-C.
+    within = None if follows else ANSWER_WITHIN
+    answer = await connection.request(
+        "log", within=within, link_within=link_within, rank=rank, **asked
+    )
     if not incoming.is_log_part(answer, tail, offset, place.limit):
         raise malformed(connection.name, "log")
     ahead = _ahead(answer["clock"], before, time.time())

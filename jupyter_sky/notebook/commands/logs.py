@@ -68,11 +68,9 @@ def _show_logs(
 
     Raises
     ------
-    ClusterLost
-        If the cluster is lost, as when its nodes are.
-    NoConnection
-        If there is no connection to the node of one of them, unless logs are followed; the others'
-        are printed first.
+    SkyError
+        If one of them cannot be read; what was read of others is printed first. Where they are
+        followed, one whose node is not connected goes on later.
     """
     reader = _Reader(cluster, ranks, tail, follow)
     # Ctrl-C ends the loop, wherever it arrives.
@@ -103,8 +101,8 @@ def _show_logs(
     if follow:
         with contextlib.suppress(KeyboardInterrupt):
             reader.stop()
-    if reader.silent and not follow:
-        raise next(iter(reader.silent.values()))
+    if reader.trouble:
+        raise reader.trouble
 
 
 class _Reader:
@@ -112,28 +110,27 @@ class _Reader:
 
     Attributes
     ----------
-    silent
-        The ranks to whose nodes there is no connection, and the errors that say so.
+    trouble
+        Why one of them cannot be read, if so.
     """
 
     def __init__(self, cluster: Cluster, ranks: Sequence[int], tail: int, follow: bool) -> None:
-        self.silent: dict[int, NoConnection] = {}
-        self._cluster = cluster
+        self.trouble: SkyError | None = None
+        self._logs = cluster.log_reader(follow)
         self._follow = follow
         self._places = dict.fromkeys(ranks, LogPlace(tail))
         self._runs: dict[int, str] = {}
+        self._silent: set[int] = set()
         self._ends: set[str] = set()
 
     @property
     def goes_on(self) -> bool:
         """Whether there may be more to read: somebody may have ended the nodes of all logs."""
-        return bool(self._places)
+        return bool(self._places) and not (self._follow and self.trouble)
 
     def read(self) -> list[LogPart]:
-        """Return the next part of each log, except those of silent nodes."""
-        there = [rank for rank in self._places if self._follow or rank not in self.silent]
-        places = {rank: self._places[rank] for rank in there}
-        read = self._cluster.logs(places, self._follow)
+        """Return the next part of each log that can be read now."""
+        read = self._logs.read(self._places)
         return [part for rank, each in read.items() if (part := self._take(rank, each))]
 
     def new_entries(self, part: LogPart) -> Iterator[LogEntry]:
@@ -146,24 +143,27 @@ class _Reader:
 
     def stop(self) -> None:
         """Tell nodes that no more is read, or for a moment they would wait for it when they end."""
-        self._cluster.leave_logs(self._places.keys() - self.silent.keys())
+        self._logs.leave(self._places)
 
     def _take(self, rank: int, read: LogPart | SkyError) -> LogPart | None:
         """Return what was read of a log, if anything was, and go on behind it."""
         match read:
-            case NoConnection():
-                if rank not in self.silent and self._follow:
+            case NoConnection() if self._follow:
+                if rank not in self._silent:
                     _note(
                         f"there is no connection to the node of rank {rank}: its log goes on later"
                     )
-                self.silent[rank] = read
+                self._silent.add(rank)
                 return None
             case ClusterLost(nodes=(), reason=reason) if self._follow:
                 self._end(rank, reason.rstrip("."))
                 return None
             case SkyError():
-                raise read
-        if self.silent.pop(rank, None):
+                del self._places[rank]
+                self.trouble = self.trouble or read
+                return None
+        if rank in self._silent:
+            self._silent.remove(rank)
             _note(f"the node of rank {rank} is connected again")
         self._places[rank] = LogPlace(offset=read.end)
         return read

@@ -23,7 +23,7 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry, row_updates
 from jupyter_sky.cluster.rank_log import LogPart, LogPlace
 from jupyter_sky.cluster.runs.task import Task
-from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.notebook.commands.dispatch import HANDLERS
 from jupyter_sky.notebook.options.commands import COMMANDS
 from jupyter_sky.providers.local import Local
@@ -275,6 +275,24 @@ def test_a_log_whose_rest_cannot_be_read_is_not_asked_for_again(two: Notebook) -
     parts = [LogPart(0, b"begun\n", 0, 9, [], []), LogPart(0, b"", 6, 9, [], [])]
     with mock.patch.object(rank_log, "read", side_effect=parts):
         assert two.run("%sky logs 0") == "begun\n"
+
+
+def test_what_was_read_of_other_logs_is_shown_before_the_trouble_with_one(
+    two: Notebook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = ClusterLost("cluster two is lost.", nodes=["node 1"])
+
+    async def read(_: object, rank: int, place: LogPlace, follows: bool = False) -> LogPart:
+        if rank == 1 and place.offset:
+            raise lost
+        return LogPart(rank, b"more\nlast", place.offset, 18, [], [])
+
+    for how in ("", "--follow"):
+        with mock.patch.object(rank_log, "read", read), pytest.raises(ClusterLost) as raised:
+            two.run(f"%sky logs all {how}")
+        assert raised.value is lost
+        shown = [line for line in capsys.readouterr().out.splitlines() if "│" in line]
+        assert shown == ["0 │ more", "1 │ more", "0 │ lastmore", "0 │ last", "1 │ last"]
 
 
 def test_a_log_that_grows_faster_than_it_is_read_has_an_end(two: Notebook, tmp_path: Path) -> None:
