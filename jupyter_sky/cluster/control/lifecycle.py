@@ -23,10 +23,10 @@ from jupyter_sky.cluster.inventory import (
     row_updates,
     stops,
 )
-from jupyter_sky.cluster.inventory.machines import UnreadableRow, every_machine_of, find_broken
+from jupyter_sky.cluster.inventory.machines import every_machine_of, why_taken
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
-from jupyter_sky.cluster.inventory.storage.row import RegistryRow, unreadable
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.runtime_env import ClusterConfig, RuntimeEnv, Timeouts, deadline
 from jupyter_sky.cluster.state import ClusterPhase
@@ -79,6 +79,8 @@ async def _record(controller: Controller) -> None:
     ------
     NameTaken
         If there is another cluster of that name.
+    SkyError
+        If there is only what is left of one that did not come up with another provider.
     """
     provider = controller.provider
     if controller.spec.idle_timeout is None:
@@ -110,12 +112,7 @@ async def _record(controller: Controller) -> None:
     try:
         await blocking(registry.record, controller.id, spec.name, provider.name, row)
     except KeyError:
-        if await blocking(find_broken, spec.name):
-            raise UnreadableRow(unreadable(spec.name)) from None
-        raise NameTaken(
-            f"there is a cluster {spec.name} already: end it with `%sky down {spec.name}`, or use "
-            f"it in cells of a notebook with `%%sky --cluster {spec.name}`."
-        ) from None
+        raise await blocking(why_taken, spec.name, provider) from None
     with contextlib.suppress(registry.RegistryError):
         await blocking(orphans.forget_old)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.storage.row import Broken, RegistryRow, unreadable
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import NameTaken, SkyError
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Machine, Provider
 
@@ -65,3 +65,19 @@ def find_broken(name: str) -> Broken | None:
     except UnreadableRow:
         return Broken(row.id, row.name, row.provider)
     return None
+
+
+def why_taken(name: str, provider: Provider) -> SkyError:
+    """Return why a provider cannot start a cluster of a name that is in the registry."""
+    if find_broken(name):
+        return UnreadableRow(unreadable(name))
+    left = registry.find(name)
+    if left and not (left.machines or left.is_starting or left.provider == provider.name):
+        return SkyError(
+            f"cluster {name} did not come up when it was started with --provider {left.provider}: "
+            f"`%sky down {name}` removes what is left of it, or use another `--cluster NAME`."
+        )
+    return NameTaken(
+        f"there is a cluster {name} already: end it with `%sky down {name}`, or use it in cells of "
+        f"a notebook with `%%sky --cluster {name}`."
+    )

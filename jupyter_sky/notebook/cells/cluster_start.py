@@ -16,7 +16,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, heard_interrupts
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.stopped import start_of
-from jupyter_sky.errors import NameTaken, SkyError, UsageError
+from jupyter_sky.errors import NameTaken, UsageError
 from jupyter_sky.notebook.cluster_factory import ClusterPlace
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.transport import event_loop
@@ -40,17 +40,10 @@ def wait_for_starter(name: str, say: Progress) -> None:
 
     Raises
     ------
-    SkyError
-        If nobody starts it: it is what was left of a start with another provider.
     Interrupted
         If the user stops it.
     """
     row = registry.find(name)
-    if row and not row.machines and not row.is_starting:
-        raise SkyError(
-            f"cluster {name} did not come up when it was started with --provider {row.provider}: "
-            f"`%sky down {name}` removes what is left of it, or use another `--cluster NAME`."
-        )
     try:
         while row and not row.machines and row.is_starting:
             step = f" ({row.progress})" if row.progress else ""

@@ -85,14 +85,19 @@ def test_a_cluster_starts_though_a_cell_cannot_show_it() -> None:
     assert shown == ["waiting in the queue"]
 
 
-def test_nobody_waits_for_a_start_that_was_killed_with_another_provider(
-    notebook: Notebook,
-) -> None:
+def record_left(provider: str) -> None:
+    """Record the cluster ``left``, whose start was killed."""
     with subprocess.Popen(["true"]) as starter:
         pass
     ended = {"computer": socket.gethostname(), "pid": starter.pid, "mark": "of an ended process"}
     left = registry.describe(ClusterSpec("left"), []) | {"starter": ended}
-    registry.record("0123abcd", "left", "ssh", left)
+    registry.record("0123abcd", "left", provider, left)
+
+
+def test_nobody_waits_for_a_start_that_was_killed_with_another_provider(
+    notebook: Notebook,
+) -> None:
+    record_left("ssh")
     with pytest.raises(SkyError, match="left did not come up when it was started with --provider"):
         notebook.run("%%sky --nodes 1 --provider local --cluster left\nprint('here')")
     notebook.run("%sky down left")
@@ -135,5 +140,22 @@ def test_a_start_in_the_background_waits_for_another_notebook_that_starts_the_cl
         registry.record_machines("0123abcd", [{"nodes": []}])
         assert begun.cluster(LIMIT) is taken_up
         assert begun.is_over
+    finally:
+        registry.remove("0123abcd")
+
+
+def test_a_cluster_is_started_after_all_whose_starter_was_killed_at_that_moment() -> None:
+    begun = 0
+
+    def start(say: Progress) -> Started:
+        nonlocal begun
+        begun += 1
+        if begun == 1:
+            record_left("local")  # killed before anybody could look who it was
+            raise NameTaken("cluster left is being started by another notebook.")
+        return STARTED
+
+    try:
+        assert ClusterStart("left", start, adopt).future.result(LIMIT) is STARTED
     finally:
         registry.remove("0123abcd")
