@@ -1,7 +1,6 @@
-"""The scheduler of runs: they take turns, and each goes through the same steps.
+"""The scheduler of runs: they take turns, and each goes through the steps of `sending.steps`.
 
-A run waits for its turn while its data is sent; then the cluster is made whole, the run is sent to
-the ranks, and its end is awaited. All of this happens in the background loop.
+All of this happens in the background loop.
 """
 
 from __future__ import annotations
@@ -17,19 +16,18 @@ from itertools import takewhile
 from jupyter_sky.cluster.control import recovery, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import ClusterListener, Done
-from jupyter_sky.cluster.errors import BegunInPart, busy, not_sent
+from jupyter_sky.cluster.errors import busy
 from jupyter_sky.cluster.inventory.owed_runs import OwedRun
-from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
-from jupyter_sky.cluster.network.transfer import Transfer
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.other_notebooks import UNKNOWN_NAMES, OtherNotebooks
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.runs.sending import dispatch, outcome, recorded, request
+from jupyter_sky.cluster.runs.sending import outcome, recorded, request
+from jupyter_sky.cluster.runs.sending.steps import Steps
 from jupyter_sky.cluster.runs.talk import Interrupting, QuietRequests, Talk
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import ClusterConfig
-from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
+from jupyter_sky.errors import NoConnection, SkyError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.scaling import Scalable
@@ -45,7 +43,6 @@ from jupyter_sky.transport.protocol.events import (
     Saved,
     Told,
 )
-from jupyter_sky.transport.tasks import cancel_all, either
 
 
 class Scheduler(ClusterListener):
@@ -70,8 +67,10 @@ class Scheduler(ClusterListener):
         self._runs: dict[str, Run] = {}
         self._interrupted: set[str] = set()
         self._turn = asyncio.Lock()
-        self._requests = requests = QuietRequests(self.controller)
-        self.others = OtherNotebooks(self.controller, self._foreign_runs, requests.interrupt)
+        self._requests = QuietRequests(self.controller)
+        interrupt = self._requests.interrupt
+        self.others = OtherNotebooks(self.controller, self._foreign_runs, interrupt)
+        self._steps = Steps(self.controller, self.others, self.monitor, self._turn, self._fail)
 
     def has_waiting(self, behind: Run) -> bool:
         """Return whether a run of this notebook or another waits until this one is over."""
@@ -101,6 +100,12 @@ class Scheduler(ClusterListener):
         for note in filter(None, (self.controller.link_note, self.others.notice(run.task.code))):
             run.on_notice(note)
         self.controller.spawn(self._carry_out(run))
+
+    async def _carry_out(self, run: Run) -> None:
+        try:
+            await self._steps.take(run)
+        finally:
+            self._runs.pop(run.id, None)
 
     def stop(self, run: Run) -> None:
         """Interrupt a run of this kernel, also one that was not started yet."""
@@ -164,7 +169,7 @@ class Scheduler(ClusterListener):
 
     async def renew(self, run: Run) -> None:
         """Replace the processes of a run's ranks, to try it again; see `recovery.renew`."""
-        async with self._turn_of(run):
+        async with self._steps.turn_of(run):
             self._runs[run.id] = run  # who stops what goes on stops this, too
             try:
                 await self.others.let_all_finish()
@@ -172,85 +177,11 @@ class Scheduler(ClusterListener):
             finally:
                 self._runs.pop(run.id, None)
 
-    # The steps of a run
-
-    async def _carry_out(self, run: Run) -> None:
-        """Take a run through all its steps; an error in one of them ends it."""
-        # Data is sent before the run's turn: the user may change it later.
-        parts = {**run.task.update.blobs, **run.task.blobs}
-        sending = asyncio.ensure_future(self._put(run, parts)) if parts else None
-        if not parts:
-            run.data_sent.set()
-        try:
-            await self._run_in_turn(run, sending)
-        except Exception as error:  # of any kind: the cell that waits for the run has to end
-            self._fail_because(run, error)
-        finally:
-            self._runs.pop(run.id, None)
-            if sending:
-                await cancel_all([sending])  # if the run was stopped, the rest is not needed
-            # The data is the user's own memory: it must be possible to free it.
-            run.task.update.let_go()
-            run.task.blobs.clear()
-
-    async def _put(self, run: Run, parts: dict[str, memoryview]) -> None:
-        """Send the large parts of a run's data to every node; end the run if this fails."""
-        try:
-            await broadcast.send(parts, self.controller.connections, Transfer(run.on_transfer))
-        except Exception as error:  # as in `_carry_out`
-            self._fail_because(run, error)
-        finally:
-            run.data_sent.set()
-
-    async def _run_in_turn(self, run: Run, sending: asyncio.Task[None] | None) -> None:
-        """Wait for the run's turn, and keep other runs waiting until it is over.
-
-        A run takes its place in the queue before its data is sent, so that it is not overtaken:
-        later runs count on what it does.
-        """
-        recording = recorded.record_waiting(self.controller.id, run, self._turn.locked())
-        async with self._turn_of(run):
-            if recording:
-                await recording
-            if sending:
-                await either(sending, run.over.wait())
-            if not run.finished and not run.sent:  # another kernel has sent its own
-                async with self.others.queued_if_busy(run.id):
-                    await self._begin(run)
-            if run.finished and not run.sent:  # perhaps before it was recorded that it waits
-                await recorded.settle(self.controller.id, run)
-            await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
-
-    def _turn_of(self, run: Run) -> contextlib.AbstractAsyncContextManager[None]:
-        """Return what waits for a run's turn, and gives it back unless a further attempt has it."""
-        return run.task.turn.within(self._turn) if run.task.turn else self._turn
-
-    async def _begin(self, run: Run) -> None:
-        """Send a run to its ranks, after the runs that other notebooks have begun."""
-        controller = self.controller
-        while not (run.sent or run.finished):
-            if not controller.alive:
-                raise controller.loss.anew()
-            await self.others.wait_for_turn(run)
-            dispatch.check_ranks(controller, run.task)  # the cluster may have changed meanwhile
-            await self.others.say_missed(run)
-            give_way = partial(self.others.let_finish, run) if controller.has_company else None
-            if not await dispatch.send_once_whole(controller, run, self.monitor.begin, give_way):
-                await self.others.wait_as_refused(run)
-
     def _foreign_runs(self) -> set[str]:
         """The runs that ranks are busy with, and that this kernel neither began nor follows."""
         unseen = self.others.unseen
         ours = self._runs.keys() - ({unseen.id} if unseen else set())
         return set(self.controller.state.busy_runs - ours - self._interrupted)
-
-    def _fail_because(self, run: Run, error: Exception) -> None:
-        """End a run because of an error in one of its steps."""
-        error = not_sent(error, "the run")
-        is_replaced = isinstance(error, ClusterLost) and self.controller.alive
-        # If ranks were lost, or their node is being replaced, their failures say more.
-        is_said = run.failed and (is_replaced or isinstance(error, BegunInPart))
-        self._fail(run, None if is_said else error)
 
     def _fail(self, run: Run, trouble: SkyError | None) -> None:
         """End a run because one of its steps failed."""
@@ -371,19 +302,22 @@ class Scheduler(ClusterListener):
 
     def on_end(self, trouble: SkyError) -> bool:
         """End all runs; return whether one of them is this notebook's."""
-        for run in (runs := list(self._runs.values())):
+        runs = list(self._runs.values())
+        for run in runs:
             run.end(trouble)
         return any(run is not self.others.unseen for run in runs)
 
     def _on_finish(self, run: Run) -> None:
         """Handle the end of a run."""
+        controller = self.controller
         self.monitor.end(run)
         self._runs.pop(run.id, None)
         if run.is_recorded and (run.failed or run.stopped or not run.task.values):
-            self.controller.spawn(recorded.settle(self.controller.id, run))
-        self.controller.wake()
-        if self.controller.alive and not self.controller.visits and not self.controller.state.group:
-            self.controller.spawn(self._make_whole_in_turn())  # before the next cell needs it
+            controller.spawn(recorded.settle(controller.id, run))
+        controller.wake()
+        if controller.alive and not controller.visits and not controller.state.group:
+            # So that the next cell need not wait for the group.
+            controller.spawn(self._make_whole_in_turn())
 
     async def _make_whole_in_turn(self) -> None:
         with contextlib.suppress(SkyError):
