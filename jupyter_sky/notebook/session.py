@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,9 +17,7 @@ from jupyter_sky.cluster import stopped
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import cloud_resources, owed_ends, registry, row_updates
 from jupyter_sky.cluster.inventory.machines import find_broken
-from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import NameTaken, SkyError, UsageError
-from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook import attached, places
 from jupyter_sky.notebook.cells.cluster_start import ClusterStart, wait_for_starter
 from jupyter_sky.notebook.client_plugins import SessionObserver
@@ -106,11 +104,12 @@ class Session:
         name = choices[0].cluster or self.current_name
         if start := self.starting(name):
             self.additions.install_missing(start.follow(self._shell), self.started[name])
-        cluster, is_as_typed = self.find(name), False
+        is_as_typed = False
+        cluster = self.find(name)
         if cluster is None:
             is_another = not places.mean_former(self.factory, choices, self.started.get(name))
             typed = [self._start_options(name, each) for each in choices]
-            cluster, is_new = self._find_or_start(name, typed)
+            cluster, is_new = self.find_or_start(name, typed)
             is_as_typed = is_new and is_another
             self._current = name
             self.additions.install_missing(cluster, self.started[name])
@@ -184,6 +183,37 @@ class Session:
             attached.end_lost(known)
         return self._attach(name)
 
+    def find_or_start(
+        self, name: str, choices: Sequence[CellOptions], former_price: float | None = None
+    ) -> tuple[Cluster, bool]:
+        """Start a cluster unless another notebook does.
+
+        Parameters
+        ----------
+        name
+            The cluster.
+        choices
+            Options to start it with, any of which will do.
+        former_price
+            Dollars an hour of the one that it takes the place of, if that is known.
+
+        Returns
+        -------
+        tuple
+            The cluster, and whether this notebook has started it.
+
+        Raises
+        ------
+        SkyError
+            If it does not start.
+        """
+        while (there := self.find(name)) is None:
+            try:
+                return self._start(name, choices, former_price), True
+            except NameTaken:
+                wait_for_starter(name, NoticeLine(self._shell, name).update)
+        return there, False
+
     def visit(self, name: str) -> AbstractContextManager[Cluster]:
         """Give a cluster for a moment; one that is not connected is not connected afterwards.
 
@@ -195,45 +225,6 @@ class Session:
         start = self.starting(name)
         known = start.cluster_by_now() if start else self._clusters.get(name)
         return nullcontext(known) if known and known.alive else attached.visit(name)
-
-    def restart_lost(self) -> Cluster | None:
-        """Start the current cluster anew if it is lost, or has a node that nobody reaches."""
-        known = self._clusters.get(name := self.current_name)
-        if not known or not ((away := known.unreached) or known.state.phase is ClusterPhase.LOST):
-            return None
-        if known.state.phase is not ClusterPhase.LOST:
-            print(f"{name}: nobody reaches {format_list(away)}: a new cluster takes its place")
-            options = self.started[name]
-            print(self.down(name))
-            self.started[name], self._current = options, name
-        cluster, _ = self._find_or_start(name, [self.started[name]])
-        self.additions.install_missing(cluster, self.started[name])
-        return cluster
-
-    def start_again(self, cluster: Cluster, lost: Collection[str]) -> Cluster:
-        """Start a lost cluster again as it was; where that fails, without the nodes it has lost."""
-        name, row, before = cluster.name, registry.with_id(cluster.id), self.started[cluster.name]
-        if again := self.find(name):  # which ends what is left of it
-            self.additions.install_missing(again, before)
-            return again  # another notebook has started it
-        options = self.started[name]  # with what others have added to it
-        rest = places.with_rest(options, cluster, row)
-        try:
-            cluster, is_new = self._find_or_start(name, [rest], cluster.price)
-        except SkyError as error:
-            hosts = self.settings.expand_groups(options.hosts)
-            left = places.without_nodes(rest, hosts, cluster, lost)
-            if left is None or isinstance(error, UsageError):
-                raise
-            said = str(error).rstrip(".")
-            print(f"{name}: {said}. It goes on without {format_list(sorted(lost))}.")
-            cluster, is_new = self._find_or_start(name, [left], cluster.price)
-        if is_new:  # else it has the limit of the notebook that has started it
-            self.started[name] = asked = replace(self.started[name], max_cost=options.max_cost)
-            row_updates.record_limit(cluster.id, rest.max_cost)
-            row_updates.record_line(cluster.id, as_line(asked))
-        self.additions.install_missing(cluster, options)
-        return cluster
 
     def connected(self, name: str | None = None) -> Cluster | None:
         """Return a cluster, by default the current one, if this notebook is connected to it."""
@@ -248,9 +239,9 @@ class Session:
         """The name of the cluster that a cell without ``--cluster`` means."""
         return self._current or cluster_name(self._shell)
 
-    def make_current(self, cluster: Cluster) -> None:
-        """Let cells without ``--cluster`` mean this cluster."""
-        self._current = cluster.name
+    def make_current(self, name: str) -> None:
+        """Let cells without ``--cluster`` mean the cluster of this name."""
+        self._current = name
 
     def down(
         self,
@@ -310,7 +301,8 @@ class Session:
             raise UsageError(no_cluster(asked, "end"))
         self.drop(name)
         self.started.pop(name, None)
-        self._current = None if self._current == name else self._current
+        if self._current == name:
+            self._current = None
         return owed_ends.sentence_of_end(name, untold, cluster.spec.unattended if cluster else None)
 
     def close(self, trouble: Callable[[str], SkyError | None] = lambda name: None) -> None:
@@ -323,17 +315,6 @@ class Session:
         """Return the options to start a cluster with, for a cell with ``options``."""
         former, ended = self.started.get(name), self._found_gone.get(name)
         return places.start_options(self.factory, options, former, ended)
-
-    def _find_or_start(
-        self, name: str, choices: Sequence[CellOptions], former_price: float | None = None
-    ) -> tuple[Cluster, bool]:
-        """Start a cluster unless another notebook does; return it, and whether this one did."""
-        while (there := self.find(name)) is None:
-            try:
-                return self._start(name, choices, former_price), True
-            except NameTaken:
-                wait_for_starter(name, NoticeLine(self._shell, name).update)
-        return there, False
 
     def _start(
         self, name: str, choices: Sequence[CellOptions], former_price: float | None = None

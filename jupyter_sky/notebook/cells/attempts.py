@@ -21,6 +21,7 @@ from jupyter_sky.cluster.runs.task import Attempt
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook.cells.cell import Cell
+from jupyter_sky.notebook.cells.lost_clusters import start_again
 from jupyter_sky.notebook.errors import not_brought
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import SendingLine
@@ -138,7 +139,8 @@ class Attempts:
             try:
                 if not self.cluster.alive:
                     assert session is not None
-                    self.cluster, is_new = session.start_again(self.cluster, loss.nodes), True
+                    self.cluster = start_again(session, self.cluster, loss.nodes)
+                    is_new = True
                 elif not is_new:
                     run.renew_ranks()
                 return self._cell.make_run(self.cluster, self._attempt, self._turn, self._kept)

@@ -18,6 +18,7 @@ from jupyter_sky.cluster.inventory import owed_ends, row_updates
 from jupyter_sky.cluster.network.pages import Page
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
+from jupyter_sky.notebook.cells.lost_clusters import restart_lost
 from jupyter_sky.notebook.cluster_factory import asking_above, check_provider_options
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.ipython.post_mortem import last_error, look_at
@@ -97,7 +98,7 @@ def interrupt(context: CommandContext, options: Namespace) -> None:
 
 def restart(context: CommandContext, options: Namespace) -> None:
     """Restart ranks; where all are meant, a lost cluster is started again."""
-    if not options.cluster and options.ranks is None and context.session.restart_lost():
+    if not options.cluster and options.ranks is None and restart_lost(context.session):
         return
     print(restart_ranks(context.cluster(options.cluster), options.ranks))
 

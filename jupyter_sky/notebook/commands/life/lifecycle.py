@@ -120,7 +120,7 @@ def attach(context: CommandContext, options: Namespace) -> None:
     cluster = session.find(options.name)
     if cluster is None:
         raise UsageError(no_cluster(options.name, "attach"))
-    session.make_current(cluster)
+    session.make_current(cluster.name)
     # What it is was said just now where it has been connected.
     described = f"{describe(cluster)}; " if cluster is known else ""
     print(f"{cluster.name}: {described}cells without --cluster use it now")

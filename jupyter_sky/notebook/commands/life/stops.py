@@ -96,7 +96,7 @@ def start(
             progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s{without}")
         finally:  # also where nobody reads it, or at Ctrl-C: who ends clusters has to know it
             session.connect(cluster, typed, is_new=True)
-            session.make_current(cluster)
+            session.make_current(cluster.name)
     row_updates.record_variables(cluster.id, spec.image.env)
 
 
