@@ -33,6 +33,10 @@ from jupyter_sky.transport.protocol.agent_requests import (
 
 _ROOT = 0
 _LINE = 300  # most characters of uv's output to show
+_GONE = (
+    "somebody has removed {folder}, where a cluster has its packages: end it with `%sky down`, and "
+    "start it again"
+)
 
 # Of an address, uv knows no version before it has installed it.
 _WANTED = re.compile(r"^ \+ (\S+?)(?:==(\S+))?(?: @ (.+)| \(from (.+)\))?$")
@@ -122,6 +126,8 @@ class PackageInstaller:
             except _Failed as failed:
                 return _answer(trouble=str(failed))
             except OSError as error:
+                if not self._folder.exists():
+                    return _answer(trouble=_GONE.format(folder=self._folder))
                 return _answer(trouble=f"{error.strerror or error}")
             finally:
                 self._current = self._line = ""

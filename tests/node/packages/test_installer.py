@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import platform
+import shutil
 import socket
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -224,6 +225,19 @@ def test_one_that_waits_for_its_turn_is_stopped_and_not_the_one_before_it(tmp_pa
             assert await first == "it was stopped"
         assert await second == "it was stopped"
         assert node.word == "nothing"
+
+    asyncio.run(check())
+
+
+def test_where_the_folder_of_a_node_was_removed_the_user_is_told_what_to_do(tmp_path: Path) -> None:
+    async def check() -> None:
+        node = Node(tmp_path)
+        assert not await node.install("first", "1.0")
+        shutil.rmtree(tmp_path / "agent")
+        assert await node.install("second", "2.0") == (
+            f"somebody has removed {tmp_path / 'agent'}, where a cluster has its packages: end it "
+            "with `%sky down`, and start it again"
+        )
 
     asyncio.run(check())
 
