@@ -11,6 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.api.prompts.prompter import Prompter
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import TimedOut
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.record import KEPT
 from jupyter_sky.cluster.runs.task import HangNotice
@@ -107,6 +108,10 @@ def follow(
                 tick=renderer.show_overdue,
                 is_leaving=leaves_on_interrupt or partial(is_ending, shell),
             )
+    except (KeyboardInterrupt, TimedOut):
+        if sending:
+            sending.end()
+        raise
     except OSError as error:
         if not _is_of_output(error):
             raise

@@ -67,20 +67,27 @@ class SendingLine:
         named = [name for name in largest if sizes[name] >= total / 20]
         self._names = ", ".join(f"{name} ({format_bytes(sizes[name])})" for name in named)
         self._done = ""
+        self._is_over = False
         self._show("0%")
 
     def update(self, progress: TransferProgress) -> None:
         """Show the progress; cheap enough to be called for each percent."""
         if self._line is None:
             return
+        self._is_over = progress.arrived >= progress.total
         if not progress.total:
             done = "already there"
-        elif progress.arrived >= progress.total:
+        elif self._is_over:
             done = f"sent in {self._line.seconds:.1f} s"
         else:
             done = _shares(progress)
         if done != self._done:
             self._show(done, progress.note)
+
+    def end(self) -> None:
+        """Say that sending was interrupted, unless all of it has arrived."""
+        if not self._is_over:
+            self._show("interrupted")
 
     def _show(self, done: str, note: str = "") -> None:
         self._done = done
