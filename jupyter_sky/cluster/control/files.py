@@ -58,9 +58,24 @@ class Files:
         return wait(ask_all())
 
     def bring(
-        self, rank: int, places: Sequence[bring.Download], arrived: Callable[[int], object]
+        self,
+        rank: int,
+        places: Sequence[bring.Download],
+        arrived: Callable[[int], object],
+        waits: Callable[[str], object] = lambda note: None,
     ) -> None:
-        """Download files from the node of a rank; ``arrived`` is called in another thread.
+        """Download files from the node of a rank.
+
+        Parameters
+        ----------
+        rank
+            The rank.
+        places
+            The files.
+        arrived
+            Called in another thread with how many bytes more have come.
+        waits
+            Called twice a second with why none can come now; empty where they can.
 
         Raises
         ------
@@ -68,8 +83,12 @@ class Files:
             If one of them is gone, or there is no room here.
         """
         connection = self._controller.connection(rank)
+
+        def tick() -> None:
+            waits("" if connection.is_up else self._controller.link_note)
+
         try:
-            wait_with_cleanup(bring.bring(connection, places, arrived))
+            wait_with_cleanup(bring.bring(connection, places, arrived), tick=tick)
         except OSError as error:
             raise SkyError(f"{error.filename or 'a file'}: {error.strerror or error}.") from None
 

@@ -139,17 +139,27 @@ def bring(
         return
     what = f"{_named(coming)} ({format_bytes(size)})"
     with ProgressLine(shell, cluster.name) as line:
-        came = 0
+        came, note = 0, ""
+
+        def show() -> None:
+            share = 10 * came // max(size, 1) * 10
+            why = f" ({note})" if note else ""
+            line.update(f"bringing {what}" + (f": {share} %" if share else "") + why)
 
         def arrived(count: int) -> None:
             nonlocal came
             came += count
-            share = 10 * came // max(size, 1) * 10
-            line.update(f"bringing {what}" + (f": {share} %" if share else ""))
+            show()
+
+        def waits(text: str) -> None:
+            nonlocal note
+            if text != note:
+                note = text
+                show()
 
         try:
             for rank, wanted in new.items():
-                cluster.files.bring(rank, wanted, arrived)
+                cluster.files.bring(rank, wanted, arrived, waits)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"{what} did not come as a whole: the same line goes on where it was stopped."

@@ -185,6 +185,22 @@ def test_stop_while_much_is_sent_leaves_no_line_that_says_it_is_going_on(
     assert sending.shown[-1].endswith("sending files (40 MB): interrupted")
 
 
+def test_a_file_that_cannot_come_now_says_why_and_comes_later(
+    lab: Lab, slow_notebook: LiveNotebook
+) -> None:
+    before = returned(lab)
+    slow_notebook.succeed(
+        "%%sky\nimport os\nopen('results.bin', 'wb').write(os.urandom(8_000_000))"
+    )
+    coming = slow_notebook.start("%sky get results.bin")
+    until(lambda: returned(lab) > before + 1_000_000)
+    with cut(lab.hosts[0]):
+        said = r"bringing results.bin \(8 MB\)(: \d+ %)? \(no connection to lab1 since"
+        slow_notebook.until(coming, lambda cell: cell.shown and re.search(said, cell.shown[-1]))
+    slow_notebook.until(coming, lambda cell: "no connection" not in cell.shown[-1])
+    assert "brought results.bin (8 MB) from rank 0" in slow_notebook.finish(coming).shown[-1]
+
+
 def received(lab: Lab, number: int) -> int:
     return lab.hosts[number].carried()[0]
 
