@@ -40,6 +40,7 @@ from jupyter_sky.node import started_processes
 from jupyter_sky.node.blobs import sent_folders
 from jupyter_sky.node.rank import env_vars, streams
 from jupyter_sky.node.rank.interrupts import Interrupts
+from jupyter_sky.node.rank.ipython import working_folder
 from jupyter_sky.node.rank.metrics.script_feed import ScriptFeed, Take
 from jupyter_sky.paths import command_path
 from jupyter_sky.serialization.process.rank_variables import for_others
@@ -130,6 +131,7 @@ def run(command: RunCommand, place: ScriptPlace, interrupts: Interrupts) -> None
     assert script is not None
     for folder in script["folders"]:
         sent_folders.write_folder(folder, place.begun_in, place.store)
+    working_folder.find_again()
     cwd = None if script["cwd"] is None else place.begun_in / script["cwd"]
     env = _environment(command, script, place.topology, place.rank)
     name = f"{command['run']}-{place.rank}"

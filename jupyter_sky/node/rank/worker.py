@@ -32,7 +32,7 @@ from jupyter_sky.node.rank.group.torch_groups import raise_failed
 from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
-from jupyter_sky.node.rank.ipython import event_loop, program
+from jupyter_sky.node.rank.ipython import event_loop, program, working_folder
 from jupyter_sky.node.rank.ipython.forked_child import collect_nothing_inherited, end_child
 from jupyter_sky.node.rank.ipython.shell import RankShell
 from jupyter_sky.node.rank.metrics.recorder import MetricRecorder
@@ -242,6 +242,7 @@ class RankWorker:
             unseen.tell(self.rank, is_cell=not is_call)
         if command["after_cut_off"]:
             present_run.resume_after_cut_off()
+        working_folder.find_again()
         self._namespace.begin_run(command["outdated"].get(self.rank, ()))
         # A script is a program of its own, which has the modules as they are now.
         cell = command["code"] if command["script"] is None else ""

@@ -201,6 +201,17 @@ def test_a_file_that_cannot_come_now_says_why_and_comes_later(
     assert "brought results.bin (8 MB) from rank 0" in slow_notebook.finish(coming).shown[-1]
 
 
+def test_files_that_are_sent_after_the_folder_was_removed_are_where_ranks_look(
+    slow_notebook: LiveNotebook,
+) -> None:
+    (slow_notebook.path.parent / "words.txt").write_text("here")
+    slow_notebook.succeed('%%sky --sh\nrm -rf "$PWD"')
+    slow_notebook.succeed("%sky put words.txt")
+    assert slow_notebook.succeed("%%sky\nprint(open('words.txt').read())").stdout == "here\n"
+    sent = slow_notebook.succeed("%%sky --sh\ncat words.txt")
+    assert (sent.stdout, sent.stderr) == ("here", "")
+
+
 def received(lab: Lab, number: int) -> int:
     return lab.hosts[number].carried()[0]
 
