@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -71,9 +71,12 @@ class Renewal:
         for name in _OF_FUNCTIONS:
             setattr(old, name, getattr(new, name))
         # What a decorator returns has the function itself there.
-        for had, has in zip(old.__closure__ or (), new.__closure__ or (), strict=True):
+        cells = zip(old.__closure__ or (), new.__closure__ or (), strict=True)
+        for name, (had, has) in zip(old.__code__.co_freevars, cells, strict=True):
             with contextlib.suppress(ValueError):  # if it is empty
-                self.renew(had.cell_contents, has.cell_contents)
+                if self.renew(had.cell_contents, has.cell_contents) and name == _CLASS:
+                    # Methods that are held, as with their objects, have objects of the new class.
+                    had.cell_contents = has.cell_contents
         return True
 
     def _renew_class(self, old: type, new: type) -> bool:
@@ -85,8 +88,10 @@ class Renewal:
             with contextlib.suppress(AttributeError, TypeError):  # of what Python keeps to itself
                 if name not in has:
                     type.__delattr__(old, name)
-                elif name not in had or not self.renew(former, now):
-                    type.__setattr__(old, name, _method_of(old, new, now))
+                    continue
+                made = _method_of(old, new, now)
+                if name not in had or not self.renew(former, now) or made is not now:
+                    type.__setattr__(old, name, made)
         _move_instances(old, new)
         _move_subclasses(old, new)
         return True
@@ -100,26 +105,48 @@ _PARTS: dict[type, Sequence[str]] = {
 _ANNOTATIONS = "__annotate__" if sys.version_info >= (3, 14) else "__annotations__"
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__doc__", "__dict__", _ANNOTATIONS)
 _SLOTS = (MemberDescriptorType, GetSetDescriptorType)
+_CLASS = "__class__"  # the variable of methods that call `super`
 
 
-def _method_of(old: type, new: type, value: Any) -> Any:
+def _method_of(old: type, new: type, value: Any, around: tuple[Any, ...] = ()) -> Any:
     """Return an attribute of a class as one of the class that it replaces.
 
     A method that calls `super` has its class as a variable of a function around it. Who holds the
     former class makes objects of that, which `super` refuses for any other class.
+
+    Parameters
+    ----------
+    around
+        The functions that have it as a variable, as those that decorators return.
     """
+    around += (value,)
     if parts := _PARTS.get(type(value)):
-        return type(value)(*(_method_of(old, new, getattr(value, part)) for part in parts))
-    if type(value) is not FunctionType or value.__closure__ is None:
+        had = [getattr(value, part) for part in parts]
+        made = [_method_of(old, new, each, around) for each in had]
+        return value if _are_same(had, made) else type(value)(*made)
+    if type(value) is not FunctionType or any(value is each for each in around[:-1]):
         return value
-    cells = dict(zip(value.__code__.co_freevars, value.__closure__, strict=True))
-    if "__class__" not in cells or cells["__class__"].cell_contents is not new:
+    variables = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+    cells = [_cell_of(old, new, *each, around) for each in variables.items()]
+    if _are_same(variables.values(), cells):
         return value
-    cells["__class__"] = CellType(old)
-    made = FunctionType(value.__code__, value.__globals__, closure=tuple(cells.values()))
+    method = FunctionType(value.__code__, value.__globals__, closure=tuple(cells))
     for name in _OF_FUNCTIONS:
-        setattr(made, name, getattr(value, name))
-    return made
+        setattr(method, name, getattr(value, name))
+    return method
+
+
+def _cell_of(old: type, new: type, name: str, cell: CellType, around: tuple[Any, ...]) -> CellType:
+    with contextlib.suppress(ValueError):  # if it is empty
+        has = cell.cell_contents
+        is_class = name == _CLASS and has is new
+        made = old if is_class else _method_of(old, new, has, around)
+        return cell if made is has else CellType(made)
+    return cell
+
+
+def _are_same(some: Iterable[Any], others: Iterable[Any]) -> bool:
+    return all(one is other for one, other in zip(some, others, strict=True))
 
 
 def _move_instances(old: type, new: type) -> None:

@@ -45,6 +45,37 @@ def test_super_of_classes_that_are_held_on_to(rank: Rank) -> None:
     assert rank.value("[models['net']().f(), models['net'].made().is_ready]") == [2, True]
 
 
+@pytest.mark.parametrize("decorator", ["", "@loud", "@property", "@classmethod"])
+def test_super_of_what_is_held_of_objects_and_classes(rank: Rank, decorator: str) -> None:
+    source = f"""
+        import functools
+        def loud(f):
+            @functools.wraps(f)
+            def call(*args): return f(*args) + call.mark
+            call.mark = "!"
+            return call
+        class Base:
+            name = "base"
+            def f(self): return self.name
+            @property
+            def p(self): return self.name
+        class Net(Base):
+            {decorator}
+            def g(self): return super().name + " before"
+            def f(self): return super().f() + " before"
+    """
+    rank.write("held_parts", dedent(source))
+    asked = "Net().g" if decorator == "@property" else "Net().g()"
+    rank.run("from held_parts import Net\nnet = Net()\nmodels = {'net': Net}")
+    rank.run("bound, plain = net.f, Net.f\nclass Sub(Net): pass\nsub = Sub()\nof_sub = sub.f")
+    rank.write("held_parts", dedent(source).replace("before", "after"))
+    marks = "!" * (decorator == "@loud")
+    assert rank.value("[bound(), plain(net), plain(Net()), of_sub()]") == ["base after"] * 4
+    assert rank.value("[net.f(), models['net']().f(), Sub().f()]") == ["base after"] * 3
+    again = [asked, asked.replace("Net()", "models['net']()"), asked.replace("Net()", "sub")]
+    assert rank.value(f"[{', '.join(again)}]") == [f"base after{marks}"] * 3
+
+
 def test_types_of_arguments(rank: Rank) -> None:
     rank.write("annotated", "def f(a: int): return a")
     rank.run("from annotated import f\nheld = [f]")
