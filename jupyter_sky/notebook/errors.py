@@ -92,6 +92,8 @@ def advise(
         error.advice = advice or missing.advice(error, cluster)
         return
     if undefined := re.match(r"name '(\w+)' is not defined", str(error)):
+        if _is_of_module(error):  # whose names are its own
+            return
         name = undefined[1]
         if name in namespace and not is_predefined(name, namespace):
             error.advice = f"the notebook has {name}: `%sky push {name}` sends it to the ranks"
@@ -115,6 +117,10 @@ def advise(
     elif wanted := _NOT_THERE.match(str(error)):
         command = asked_by.get(wanted[1], "--out")
         error.advice = _name_instead(cluster, error.rank, wanted[1], command)
+
+
+def _is_of_module(error: RemoteError) -> bool:
+    return any(each["place"].endswith(".py") for each in error.failures[0].chain[:1])
 
 
 def check_pulled(error: RemoteError, cluster: Cluster) -> None:

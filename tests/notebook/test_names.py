@@ -43,13 +43,21 @@ def test_what_the_notebook_has_shown_is_no_name_of_a_rank(notebook: Notebook) ->
     assert notebook.run("%%sky\nprint(best)") == "{'step': 1}\n"
 
 
-def test_a_name_that_analysis_cannot_find_gets_advice(notebook: Notebook) -> None:
+def test_a_name_that_analysis_cannot_find_gets_advice(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notebook.run("hidden = 1")
     with pytest.raises(NameError) as raised:
         notebook.run("%%sky\neval('hid' 'den'.strip())")
     assert raised.value._render_traceback_()[-1] == (
         "the notebook has hidden: `%sky push hidden` sends it to the ranks"
     )
+    # What a module lacks, a name of the notebook's would not give it.
+    (tmp_path / "lacking.py").write_text("def use():\n    return hidden\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(NameError) as raised:
+        notebook.run("%%sky\nimport lacking\nlacking.use()")
+    assert raised.value._render_traceback_()[-1].startswith("on ranks 0-1")
     notebook.run("%sky push hidden")
     assert notebook.run("%%sky\nprint(eval('hidden'))") == "1\n"
     notebook.run("found = 2")
