@@ -131,9 +131,7 @@ def reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
             code = "" if error.code is None else repr(error.code)
             raise ImportError(_ENDS.format(module.__name__, code), name=module.__name__) from error
         raise
-    renewal = Renewal(module.__name__)
-    for name, old in former.items():
-        renewal.renew(old, vars(module).get(name))
+    Renewal(module.__name__).renew_all(former, vars(module))
     for namespace in namespaces:
         if namespace is not vars(module):
             _rebind(namespace, module, former)

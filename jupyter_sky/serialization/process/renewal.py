@@ -10,8 +10,8 @@ became ``Large``.
 
 The solution: a function or class is renewed by the one of the same qualified name, in what the
 classes themselves hold: nothing of the user's is called, or compared. Python gives no object other
-slots, and no function other variables of functions around it: such ones stay as they were, and a
-class that had them has the new ones.
+slots, and no function other variables, of its module or of functions around it: such ones stay as
+they were, and a class that had them has the new ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -37,14 +38,29 @@ class Renewal:
         self._module = module
         # With the objects, so that no other one gets their id.
         self._renewed: dict[int, tuple[Any, bool]] = {}
+        self._classes: list[tuple[type, type]] = []
 
-    def renew(self, old: Any, new: Any) -> bool:
-        """Have what there was do what there is now; return whether it does so."""
+    def renew_all(self, former: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Have what there was do what there is now.
+
+        Parameters
+        ----------
+        former
+            What the module had, by name.
+        now
+            What it has.
+        """
+        for name, old in former.items():
+            self._renew(old, now.get(name))
+        _move_instances(self._classes)
+
+    def _renew(self, old: Any, new: Any) -> bool:
+        """Have something do what another does; return whether it does so."""
         if old is new:
             return True
         for kind, parts in _PARTS.items():
             if type(old) is type(new) is kind:
-                done = [self.renew(getattr(old, part), getattr(new, part)) for part in parts]
+                done = [self._renew(getattr(old, part), getattr(new, part)) for part in parts]
                 return all(done)
         if not self._replaces(old, new):
             return False
@@ -52,6 +68,10 @@ class Renewal:
             self._renewed[id(old)] = old, True  # it may be in what it holds itself
             renew = self._renew_class if issubclass(type(old), type) else self._renew_function
             self._renewed[id(old)] = old, renew(old, new)
+            _, earlier = _replaced.pop(id(old), (None, []))
+            for find in earlier:
+                self._renew(find(), new)
+            _note_replaced(old, new)
         return self._renewed[id(old)][1]
 
     def _replaces(self, old: Any, new: Any) -> bool:
@@ -61,12 +81,13 @@ class Renewal:
             if issubclass(type(old), kind) and issubclass(type(new), kind)
         ]
         return bool(kinds) and (
-            old.__module__ == new.__module__ == self._module
+            old.__module__ == self._module  # a class may be in another one now
             and old.__qualname__ == new.__qualname__
         )
 
     def _renew_function(self, old: FunctionType, new: FunctionType) -> bool:
-        if old.__code__.co_freevars != new.__code__.co_freevars:
+        is_alike = old.__code__.co_freevars == new.__code__.co_freevars
+        if not is_alike or old.__globals__ is not new.__globals__:
             return False
         for name in _OF_FUNCTIONS:
             setattr(old, name, getattr(new, name))
@@ -74,7 +95,7 @@ class Renewal:
         cells = zip(old.__closure__ or (), new.__closure__ or (), strict=True)
         for name, (had, has) in zip(old.__code__.co_freevars, cells, strict=True):
             with contextlib.suppress(ValueError):  # if it is empty
-                if self.renew(had.cell_contents, has.cell_contents) and name == _CLASS:
+                if self._renew(had.cell_contents, has.cell_contents) and name == _CLASS:
                     # Methods that are held, as with their objects, have objects of the new class.
                     had.cell_contents = has.cell_contents
         return True
@@ -90,11 +111,22 @@ class Renewal:
                     type.__delattr__(old, name)
                     continue
                 made = _method_of(old, new, now)
-                if name not in had or not self.renew(former, now) or made is not now:
+                if name not in had or not self._renew(former, now) or made is not now:
                     type.__setattr__(old, name, made)
-        _move_instances(old, new)
+        self._classes.append((old, new))
         _move_subclasses(old, new)
         return True
+
+
+_replaced: dict[int, tuple[weakref.ref[Any], list[weakref.ref[Any]]]] = {}
+"""What functions and classes replace, by their identities: that is renewed by later edits, too."""
+
+
+def _note_replaced(old: Any, new: Any) -> None:
+    identity = id(new)
+    if identity not in _replaced:
+        _replaced[identity] = weakref.ref(new, lambda _: _replaced.pop(identity, None)), []
+    _replaced[identity][1].append(weakref.ref(old))
 
 
 _PARTS: dict[type, Sequence[str]] = {
@@ -149,14 +181,17 @@ def _are_same(some: Iterable[Any], others: Iterable[Any]) -> bool:
     return all(one is other for one, other in zip(some, others, strict=True))
 
 
-def _move_instances(old: type, new: type) -> None:
-    """Give the instances of a class the class that replaces it."""
-    for each in gc.get_referrers(old):
-        if type(each) is old:
-            set_attribute = type.__setattr__ if issubclass(old, type) else object.__setattr__
+def _move_instances(classes: Sequence[tuple[type, type]]) -> None:
+    """Give the instances of classes, which come first, those that replace these."""
+    replacing = {id(old): new for old, new in classes}
+    # Python looks through all objects for it, so that it is asked once.
+    for each in gc.get_referrers(*(old for old, _ in classes)) if classes else ():
+        kind = type(each)
+        if id(kind) in replacing:
+            set_attribute = type.__setattr__ if issubclass(kind, type) else object.__setattr__
             # As if the new class has another layout, or says itself what its objects' class is.
             with contextlib.suppress(AttributeError, TypeError):
-                set_attribute(each, "__class__", new)
+                set_attribute(each, "__class__", replacing[id(kind)])
 
 
 def _move_subclasses(old: type, new: type) -> None:

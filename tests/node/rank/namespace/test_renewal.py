@@ -202,3 +202,35 @@ def test_an_edit_that_fails_leaves_all_as_it_was(rank: Rank) -> None:
         assert (names["f"](), names["half"].x, hasattr(names["half"], "y")) == (1, 1, False)
         assert isinstance(names["mode"], names["half"].Mode)
         assert names["mode"].value == [1]
+
+
+def test_several_edits_of_what_is_held(rank: Rank) -> None:
+    source = """
+        class Base:
+            def f(self): return "base"
+        class Net(Base):
+            def f(self): return super().f() + " 0"
+            def g(self): return "0"
+        def f(): return "0"
+    """
+    rank.write("edited_often", dedent(source))
+    rank.run("from edited_often import Net, f\nnet, functions, models = Net(), [f], {'net': Net}")
+    rank.run("bound = net.f")
+    for last in ("1", "2", "3"):
+        rank.write("edited_often", dedent(source).replace("0", last))
+        assert rank.value("[functions[0](), models['net']().g()]") == [last] * 2
+        assert rank.value("[bound(), net.f(), models['net']().f()]") == [f"base {last}"] * 3
+
+
+def test_a_class_that_is_in_another_module_now(rank: Rank) -> None:
+    source = """
+        version = "{0}"
+        class Net:
+            def f(self): return "{0}", version
+    """
+    rank.write("moved_from", dedent(source).format("before"))
+    rank.run("from moved_from import Net\nnet = Net()")
+    rank.write("moved_to", dedent(source).format("after"))
+    rank.write("moved_from", "from moved_to import Net\nversion = 'before'")
+    assert rank.value("[net.f(), Net().f()]") == [("after", "after")] * 2
+    assert rank.value("type(net) is Net")
