@@ -9,6 +9,7 @@ import graphlib
 import importlib
 import importlib.util
 import sys
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,10 +120,12 @@ def reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
     with contextlib.suppress(OSError, NotImplementedError):
         Path(importlib.util.cache_from_source(str(module.__file__))).unlink()
     former = dict(vars(module))
+    found = ((name, find()) for name, find in _gone.get(module.__name__, {}).items())
+    known = {name: old for name, old in found if old is not None} | former
     try:
         vars(module).clear()
         vars(module).update(_known_before(former))
-        with _keeping_enum_members(module, former):
+        with _keeping_enum_members(module, known):
             importlib.reload(module)
     except BaseException as error:
         vars(module).clear()
@@ -131,10 +134,22 @@ def reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
             code = "" if error.code is None else repr(error.code)
             raise ImportError(_ENDS.format(module.__name__, code), name=module.__name__) from error
         raise
-    Renewal(module.__name__).renew_all(former, vars(module))
+    now = vars(module)
+    Renewal(module.__name__).renew_all(known, now)
     for namespace in namespaces:
-        if namespace is not vars(module):
-            _rebind(namespace, module, former)
+        if namespace is not now:
+            _rebind(namespace, module, known)
+    gone = {name: old for name, old in known.items() if name not in now}
+    _gone[module.__name__] = {
+        name: weakref.ref(old) for name, old in gone.items() if issubclass(type(old), _NAMED)
+    }
+
+
+_gone: dict[str, dict[str, weakref.ref[Any]]] = {}
+"""Functions and classes that edits have taken away, by module: the next may bring them back.
+
+Some editors empty a file before they write it.
+"""
 
 
 def _known_before(former: Mapping[str, Any]) -> dict[str, Any]:

@@ -222,6 +222,23 @@ def test_several_edits_of_what_is_held(rank: Rank) -> None:
         assert rank.value("[bound(), net.f(), models['net']().f()]") == [f"base {last}"] * 3
 
 
+def test_what_is_gone_for_a_while(rank: Rank) -> None:
+    source = """
+        class Net:
+            def f(self): return "before"
+        def f(): return "before"
+    """
+    rank.write("half_saved", dedent(source))
+    rank.run("import half_saved\nfrom half_saved import Net, f\nnet, functions = Net(), [f]")
+    for _ in range(2):
+        rank.write("half_saved", "# An editor empties a file before it writes it.\n")
+        assert rank.value("net.f()") == "before"
+        rank.run("pass")
+    rank.write("half_saved", dedent(source).replace("before", "after"))
+    assert rank.value("[net.f(), Net().f(), f(), functions[0]()]") == ["after"] * 4
+    assert rank.value("[type(net) is Net is half_saved.Net, f is half_saved.f]") == [True, True]
+
+
 def test_a_class_that_is_in_another_module_now(rank: Rank) -> None:
     source = """
         version = "{0}"
