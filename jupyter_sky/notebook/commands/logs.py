@@ -16,7 +16,7 @@ from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.rank_log import LogEntry, LogPart, LogPlace
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
-from jupyter_sky.formatting import for_terminal, is_terminal
+from jupyter_sky.formatting import for_terminal, format_ranks, is_terminal
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.options.ranks import choose_ranks
@@ -130,8 +130,16 @@ class _Reader:
 
     def read(self) -> list[LogPart]:
         """Return the next part of each log that can be read now."""
-        read = self._logs.read(self._places)
-        return [part for rank, each in read.items() if (part := self._take(rank, each))]
+        read, were_silent = self._logs.read(self._places), frozenset(self._silent)
+        parts = [part for rank, each in read.items() if (part := self._take(rank, each))]
+        if silent := self._silent - were_silent:
+            _note(
+                f"there is no connection to {format_ranks(silent)}: what is printed there comes "
+                "later"
+            )
+        if back := were_silent - self._silent:
+            _note(f"connected again: {format_ranks(back)}")
+        return parts
 
     def new_entries(self, part: LogPart) -> Iterator[LogEntry]:
         """Yield the entries of a part; each part, even an empty one, repeats which run it is of."""
@@ -149,10 +157,6 @@ class _Reader:
         """Return what was read of a log, if anything was, and go on behind it."""
         match read:
             case NoConnection() if self._follow:
-                if rank not in self._silent:
-                    _note(
-                        f"there is no connection to the node of rank {rank}: its log goes on later"
-                    )
                 self._silent.add(rank)
                 return None
             case ClusterLost(nodes=(), reason=reason) if self._follow:
@@ -162,9 +166,7 @@ class _Reader:
                 del self._places[rank]
                 self.trouble = self.trouble or read
                 return None
-        if rank in self._silent:
-            self._silent.remove(rank)
-            _note(f"the node of rank {rank} is connected again")
+        self._silent.discard(rank)
         self._places[rank] = LogPlace(offset=read.end)
         return read
 

@@ -23,7 +23,7 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry, row_updates
 from jupyter_sky.cluster.rank_log import LogPart, LogPlace
 from jupyter_sky.cluster.runs.task import Task
-from jupyter_sky.errors import ClusterLost, SkyError, UsageError
+from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
 from jupyter_sky.notebook.commands.dispatch import HANDLERS
 from jupyter_sky.notebook.options.commands import COMMANDS
 from jupyter_sky.providers.local import Local
@@ -293,6 +293,26 @@ def test_what_was_read_of_other_logs_is_shown_before_the_trouble_with_one(
         assert raised.value is lost
         shown = [line for line in capsys.readouterr().out.splitlines() if "│" in line]
         assert shown == ["0 │ more", "1 │ more", "0 │ lastmore", "0 │ last", "1 │ last"]
+
+
+def test_all_ranks_without_a_connection_are_named_once(two: Notebook) -> None:
+    asked = dict.fromkeys((0, 1), 0)
+
+    async def read(_: object, rank: int, place: LogPlace, follows: bool = False) -> LogPart:
+        asked[rank] += 1
+        if asked[rank] < 3:
+            raise NoConnection("there is no connection to node 0.")
+        if asked[rank] > 3:
+            raise ClusterLost("cluster two was ended from elsewhere.")
+        return LogPart(rank, b"late\n", 0, 5, [], [])
+
+    with mock.patch.object(rank_log, "read", read):
+        assert two.run("%sky logs all --follow") == "0 │ late\n1 │ late\n"
+    assert two.stderr.splitlines() == [
+        "[there is no connection to ranks 0-1: what is printed there comes later]",
+        "[connected again: ranks 0-1]",
+        "[cluster two was ended from elsewhere]",
+    ]
 
 
 def test_a_log_that_grows_faster_than_it_is_read_has_an_end(two: Notebook, tmp_path: Path) -> None:

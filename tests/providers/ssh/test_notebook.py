@@ -93,7 +93,7 @@ def test_a_lost_node_is_said_and_restart_recovers(lab: Lab, notebook: LiveNotebo
         notebook.interrupt()
         assert notebook.finish(logs).error is None
         assert logs.stderr == (
-            "[there is no connection to the node of rank 1: its log goes on later]\n"
+            "[there is no connection to rank 1: what is printed there comes later]\n"
         )
     finally:
         host.start()
