@@ -110,6 +110,12 @@ class Power:
         """Why the cluster was lost, as a sentence; empty if an error of a cell has said it."""
         return "" if self._controller.loss_is_told else self._controller.loss.reason
 
+    @property
+    def is_left(self) -> bool:
+        """Whether the cluster is lost, while nodes of it are left."""
+        is_lost = self._controller.state.phase is ClusterPhase.LOST
+        return is_lost and any(each.is_up for each in self._controller.connections)
+
     def end_lost(self) -> bool:
         """End what is left of a lost cluster, unless another process goes on with it.
 

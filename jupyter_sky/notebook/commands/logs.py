@@ -32,7 +32,7 @@ _SLOWER = 1.2
 
 def logs(context: CommandContext, options: Namespace) -> None:
     """Print the logs of ranks, merged if there are several, or save one to a file."""
-    with context.visited_cluster(options.cluster) as cluster:
+    with _cluster(context, options.cluster) as cluster:
         ranks = choose_ranks(cluster, options.ranks or "head", "logs")
         if options.save:
             print(_save_log(cluster, ranks, options.save))
@@ -45,6 +45,17 @@ def logs(context: CommandContext, options: Namespace) -> None:
         else:
             printer = _PlainPrinter(ranks[0], options.tail)
         _show_logs(cluster, ranks, options.tail or _LINES, printer, options.follow)
+
+
+@contextlib.contextmanager
+def _cluster(context: CommandContext, name: str | None) -> Iterator[Cluster]:
+    """Provide a cluster, even if it is lost: the nodes that are left of it have their logs."""
+    known = context.session.connected(name)
+    if known and known.power.is_left:
+        yield known
+        return
+    with context.visited_cluster(name) as cluster:
+        yield cluster
 
 
 def _show_logs(

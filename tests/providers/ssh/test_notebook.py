@@ -103,6 +103,24 @@ def test_a_lost_node_is_said_and_restart_recovers(lab: Lab, notebook: LiveNotebo
     assert notebook.value("new") == [True, True]
 
 
+def test_what_is_left_of_a_lost_cluster_has_its_logs(lab: Lab, notebook: LiveNotebook) -> None:
+    notebook.succeed("%sky up --hosts lab1,lab2 --plugin none")
+    cell = notebook.start("%%sky\nprint('here', flush=True)\nimport time\ntime.sleep(600)")
+    notebook.until(cell, lambda cell: "here" in cell.stdout)
+    for process in lab.hosts[1].processes("jupyter_sky.node "):
+        process.kill()
+    lost = "is lost: the agent of rank 1 on lab2 ended"
+    assert lost in notebook.finish(cell).sentence
+    logs = notebook.succeed("%sky logs 0")
+    assert logs.stdout.startswith("here\n")
+    for command in ("logs all", "logs all --follow"):
+        logs = notebook.run(f"%sky {command}")
+        assert logs.stdout.startswith("0 │ here\n")
+        assert lost in logs.sentence
+    again = notebook.succeed("%%sky\nprint('on')")
+    assert any("2 ssh nodes" in text for text in again.shown)
+
+
 def test_restart_waits_for_a_node_like_a_run_before_it_ends_the_cluster(
     lab: Lab, client: Path, notebook: LiveNotebook
 ) -> None:
