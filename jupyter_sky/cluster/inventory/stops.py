@@ -130,7 +130,7 @@ def money_left(row: RegistryRow, now: float) -> float | None:
     limit = limit_of(row)
     if limit is None:
         return None
-    return limit - (row.cost(now) or row.meter.spent)
+    return limit - _spent(row, now)
 
 
 def record_stop(identity: str, when: float, cost: DiskCost) -> None:
@@ -153,7 +153,7 @@ def record_stop(identity: str, when: float, cost: DiskCost) -> None:
         changes |= {"starting": None, "ends_by": None}  # disks stay
         if cost.left is not None:
             # All that it may cost in its life, so that disks count, and starts that fail.
-            changes["limit"] = (row.cost(since) or row.meter.spent) + cost.left
+            changes["limit"] = _spent(row, since) + cost.left
         return _at_another_price(row, since, changes)
 
     registry.update(identity, decide)
@@ -180,7 +180,7 @@ def record_begin(row: RegistryRow) -> CostMeter:
         there, now = now_there or row, time.time()
         if there.spec.get("starting") and there.is_starting:
             raise UsageError(being_started(row.name))
-        spent = there.cost(now) or there.meter.spent
+        spent = _spent(there, now)
         starting = {**starter, "since": now, "stopped": there.spec.get("stopped")}
         changes: dict[str, Any] = {"stopped": None, "starting": starting}
         meters.append(CostMeter(spent, now))
@@ -210,7 +210,7 @@ def record_running(identity: str, money: float | None = None) -> CostMeter | Non
         if row is None:
             return None
         now = time.time()
-        spent = row.cost(now) or row.meter.spent
+        spent = _spent(row, now)
         meters.append(CostMeter(spent, now))
         changes: dict[str, Any] = {"stopped": None}
         if money is not None:
@@ -236,5 +236,10 @@ def record_start(identity: str, machines: Sequence[dict[str, Any]]) -> None:
 
 def _at_another_price(row: RegistryRow, when: float, changes: dict[str, Any]) -> RowChange:
     """Return changes after which a cluster has another price."""
-    meter = [row.cost(when) or row.meter.spent, when]
+    meter = [_spent(row, when), when]
     return RowChange({**changes, "meter": meter}, spent=row.spent(when))
+
+
+def _spent(row: RegistryRow, when: float) -> float:
+    """Return what a cluster has cost; while its price is not known, what it had cost before."""
+    return row.cost(when) or row.meter.spent
