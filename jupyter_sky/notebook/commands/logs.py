@@ -16,7 +16,7 @@ from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.rank_log import LogEntry, LogPart, LogPlace
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
-from jupyter_sky.formatting import for_terminal, format_ranks, is_terminal
+from jupyter_sky.formatting import for_terminal, format_bytes, format_ranks, is_terminal
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.options.ranks import choose_ranks
@@ -131,6 +131,7 @@ class _Reader:
         self._follow = follow
         self._places = dict.fromkeys(ranks, LogPlace(tail))
         self._runs: dict[int, str] = {}
+        self._left: dict[int, int] = {}  # bytes by rank
         self._silent: set[int] = set()
         self._ends: set[str] = set()
 
@@ -179,6 +180,7 @@ class _Reader:
                 return None
         self._silent.discard(rank)
         self._places[rank] = LogPlace(offset=read.end)
+        self._left[rank] = read.size - read.end
         return read
 
     def _end(self, rank: int, reason: str) -> None:
@@ -187,6 +189,8 @@ class _Reader:
         if reason not in self._ends:
             _note(reason)
         self._ends.add(reason)
+        if left := self._left.get(rank):
+            _note(f"the last {format_bytes(left)} of the log of rank {rank} were not read in time")
 
 
 def _note(text: str) -> None:

@@ -315,6 +315,18 @@ def test_all_ranks_without_a_connection_are_named_once(two: Notebook) -> None:
     ]
 
 
+def test_an_end_that_was_not_read_is_not_passed_over(two: Notebook) -> None:
+    ended = ClusterLost("cluster two was ended from elsewhere.")
+    with mock.patch.object(
+        rank_log, "read", side_effect=[LogPart(0, b"more\n", 0, 5000, [], []), ended]
+    ):
+        assert two.run("%sky logs 0 --follow") == "more\n"
+    assert two.stderr.splitlines() == [
+        "[cluster two was ended from elsewhere]",
+        "[the last 5 kB of the log of rank 0 were not read in time]",
+    ]
+
+
 def test_a_log_that_grows_faster_than_it_is_read_has_an_end(two: Notebook, tmp_path: Path) -> None:
     async def read(_: object, rank: int, place: LogPlace, follows: bool = False) -> LogPart:
         return LogPart(rank, b"more\n", place.offset, place.offset + 10, [], [])
