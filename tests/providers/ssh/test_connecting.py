@@ -35,8 +35,8 @@ from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.bridge import MARK
 from tests.lab import Lab, relay
-from tests.lab.host import make_key
-from tests.providers.ssh.conftest import impatient
+from tests.lab.host import command, make_key
+from tests.providers.ssh.conftest import cut, impatient
 from tests.waiting import until
 
 # A process of the SSH server that serves a login; OpenSSH 9.8 and newer have a program for it.
@@ -623,6 +623,17 @@ def test_what_works_on_hosts_has_ended_when_a_launch_is_stopped(lab: Lab, client
 
     asyncio.run(stop())
     assert sorted(ended) == [0, 1]
+
+
+def test_stop_does_not_wait_for_a_host_that_does_not_answer(lab: Lab, client: Path) -> None:
+    host, connection = lab.hosts[0], pool.get(parse_one(lab.hosts[0].name))
+    asked = ["ss", "-Htn", "state", "syn-sent", "dst", host.address]
+    with cut(host), ThreadPoolExecutor() as threads:
+        connecting = threads.submit(connection.connect)
+        until(lambda: command(asked))
+        connection.abort()
+        with pytest.raises(HostError):
+            connecting.result(CONNECT_WITHIN / 2)
 
 
 def test_what_a_host_prints_has_a_limit(lab: Lab, client: Path) -> None:

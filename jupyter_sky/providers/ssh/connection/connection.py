@@ -170,6 +170,9 @@ class SSHConnection:
         self._users.stop_timer()
         self._closings += 1
         if (opening := self._opening) is not None:
+            if isinstance(opening, socket.socket):
+                with contextlib.suppress(OSError):  # the thread that connects would go on waiting
+                    opening.shutdown(socket.SHUT_RDWR)
             opening.close()
         transport, self._transport = self._transport, None
         if transport is not None:
@@ -211,12 +214,17 @@ class SSHConnection:
     def _open(self, login: Login) -> Transport:
         if login.proxy_command or not login.jumps:
             closings = self._closings
-            self._opening = handshake.open_socket(login)
-            try:
+
+            def begun(opening: socket.socket | ProxyCommand) -> None:
+                self._opening = opening
                 if self._closings != closings:  # when there was nothing to close yet
-                    self._opening.close()
+                    opening.close()
                     raise HostError("it was stopped")
-                return handshake.open_transport(login, self._opening, self._meet)
+
+            try:
+                opened = handshake.open_socket(login, begun)
+                begun(opened)
+                return handshake.open_transport(login, opened, self._meet)
             finally:
                 self._opening = None
         import paramiko

@@ -80,8 +80,17 @@ def patiently(connect: Callable[[], Transport], is_stopped: Callable[[], bool]) 
     return connect()
 
 
-def open_socket(login: Login) -> socket.socket | ProxyCommand:
+def open_socket(
+    login: Login, begun: Callable[[socket.socket], object] = lambda sock: None
+) -> socket.socket | ProxyCommand:
     """Return a connection to the SSH server: by TCP, or the input and output of a command.
+
+    Parameters
+    ----------
+    login
+        How to log in.
+    begun
+        Called with each socket before it waits for an answer: another thread can shut it down.
 
     Raises
     ------
@@ -92,7 +101,7 @@ def open_socket(login: Login) -> socket.socket | ProxyCommand:
         return ProxyCommand(login.proxy_command, login.proxy_name, login.proxy_advice)
     where = login.where
     try:
-        sock = _connected(login)
+        sock = _connected(login, begun)
     except TimeoutError:
         raise HostError(
             f"{where} did not answer within {login.connect_within:.0f} s: is the machine on, and "
@@ -120,13 +129,14 @@ def open_socket(login: Login) -> socket.socket | ProxyCommand:
     return sock
 
 
-def _connected(login: Login) -> socket.socket:
+def _connected(login: Login, begun: Callable[[socket.socket], object]) -> socket.socket:
     """Return a connection to the first address of a host that answers."""
     family = _FAMILIES.get(login.family, socket.AF_UNSPEC)
     error: OSError | None = None
     found = socket.getaddrinfo(login.address, login.port, family, socket.SOCK_STREAM)
     for kind, stream, protocol, _, place in found:
         sock = socket.socket(kind, stream, protocol)
+        begun(sock)
         try:
             sock.settimeout(login.connect_within)
             if login.source:

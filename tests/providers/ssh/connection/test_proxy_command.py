@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -221,8 +222,8 @@ def test_a_stop_in_the_moment_in_which_it_begins_is_heard(
     behind(client, "door", "sleep 600", "ConnectTimeout 2")
     connection = SSHConnection(parse_one("door"))
 
-    def stopped_at_once(login: Login) -> socket.socket | ProxyCommand:
-        opened = open_socket(login)
+    def stopped_at_once(login: Login, begun: Callable[..., object]) -> socket.socket | ProxyCommand:
+        opened = open_socket(login, begun)
         connection.abort()
         return opened
 
