@@ -267,7 +267,7 @@ JOB_TIME = OptionType(
     "a time as Slurm writes it: minutes, or days-hours:minutes:seconds", _job_time
 )
 SBATCH = OptionType(
-    "options of sbatch, but none for nodes, tasks, comment, output, arrays, waiting or clusters",
+    "options of sbatch, but none for nodes, tasks, comment, output, array, requeue, wait, clusters",
     _sbatch,
     begins_with_hyphens=True,
 )

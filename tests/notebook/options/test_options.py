@@ -143,6 +143,7 @@ TIMES = "a time in seconds, or with s, m, h or d behind it, as in `--timeout 10m
         ("--stdout some", "--stdout takes `all`, `head`, `none`, or numbers of ranks"),
         ("--plugin torch none", '"torch,none" is not one.'),
         ("--sbatch --wait", "--sbatch takes options of sbatch, but none for nodes, tasks, "),
+        ("--sbatch --requeue", "comment, output, array, requeue, wait, clusters, as in "),
         ("--sbatch '-M moon'", "--sbatch takes options of sbatch, but none for nodes, tasks, "),
         ("--out a-b", '--out takes names of variables, as in `--out model,losses`; "a-b" is not'),
         ("--out class", '"class" is not one.'),
