@@ -141,12 +141,12 @@ class _FolderWriter:
         self._real = root.resolve()
         self._record = record
         self._store = store
-        self._force = False
+        self._is_put = self._force = False
         self._inside: set[Path] = set()  # folders known not to lead outside
 
     def carry_out(self, folder: SentFolder) -> None:
         """Write what is new, and remove what was removed at the source."""
-        self._force = folder.get("force", False)
+        self._is_put, self._force = "force" in folder, folder.get("force", False)
         links = {path: _Entry(_ARROW + target, 0, 0) for path, target in folder["links"].items()}
         empty = {path.rstrip("/"): _Entry(_FOLDER, 0, 0) for path in folder["empty"]}
         recorded = self._read_record()
@@ -303,9 +303,11 @@ class _FolderWriter:
 
     def _refuse(self, path: str, was_sent: bool) -> None:
         what = "was changed on this node since it was sent" if was_sent else "is on this node"
+        # In a folder that the user has named, it has another name here.
+        line = "the same line with `--force`" if self._is_put else f"`%sky put --force {path}`"
         raise SkyError(
             f"{path} is to be sent, but {what}: keep it from being sent with a line in .skyignore, "
-            f"or remove {self._root / path} there; `%sky put --force {path}` replaces it."
+            f"or remove {self._root / path} there; {line} replaces it."
         )
 
     def _read_record(self) -> dict[str, _Entry]:

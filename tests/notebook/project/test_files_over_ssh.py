@@ -43,12 +43,19 @@ def test_files_go_there_and_come_back(lab: Lab, over_ssh: LiveNotebook, tmp_path
     (work[1] / "table.csv").write_text("changed there\n")
     (project / "table.csv").write_text("changed here\n")
     refused = over_ssh.run("%sky put table.csv")
-    assert "`%sky put --force table.csv` replaces it" in refused.traceback
+    assert "the same line with `--force` replaces it" in refused.traceback
     in_a_terminal = over_ssh.run(f"!{sys.executable} -m jupyter_sky put table.csv --cluster files")
-    assert "`jupyter sky put --force table.csv` replaces it" in in_a_terminal.stdout
+    assert "the same line with `--force` replaces it" in in_a_terminal.stdout
     assert (work[1] / "table.csv").read_text() == "changed there\n"
     over_ssh.succeed("%sky put table.csv --force")
     assert (work[1] / "table.csv").read_text() == "changed here\n"
+    # As that says, too, where the user has named the folder that the file is in.
+    (work[1] / "data/deep/large").write_text("changed there\n")
+    (project / "data/deep/large").write_text("changed here\n")
+    refused = over_ssh.run("%sky put data")
+    assert "the same line with `--force` replaces it" in refused.traceback
+    over_ssh.succeed("%sky put data --force")
+    assert (work[1] / "data/deep/large").read_text() == "changed here\n"
     # As whole folders of data are that Git is to leave alone.
     (project / "data" / ".gitignore").write_text("*\n")
     refused = over_ssh.run("%sky put data")
@@ -247,7 +254,7 @@ def test_what_is_large_goes_in_portions(lab: Lab, over_ssh: LiveNotebook, tmp_pa
     assert "sent data (2.5 MB) in" in over_ssh.succeed("%sky put data").shown[-1]
     (work[1] / "data").write_text("changed there")
     (project / "data").write_bytes(os.urandom(2_600_000))
-    assert "`%sky put --force data` replaces it" in over_ssh.run("%sky put data").traceback
+    assert "the same line with `--force` replaces it" in over_ssh.run("%sky put data").traceback
     over_ssh.succeed("%sky put data --force")
     for folder in work:
         assert (folder / "data").read_bytes() == (project / "data").read_bytes()
