@@ -121,7 +121,8 @@ def say_written(shell: InteractiveShell, cluster: Cluster, ranks: Sequence[int])
         words += ["--ranks", "all" if is_all else ",".join(map(str, where))]
     more = f" and {len(every) - len(shown)} more" if len(every) > len(shown) else ""
     NoticeLine(shell, cluster.name).update(
-        f"wrote {format_list(shown)}{more}: `%sky get {' '.join(words)}` brings it here"
+        f"wrote {format_list(shown)}{more}: `%sky get {' '.join(words)}` brings "
+        f"{'it' if len(shown) == 1 else 'these'} here"
     )
 
 

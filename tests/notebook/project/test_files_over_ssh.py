@@ -184,6 +184,8 @@ def test_what_a_run_misses_and_what_it_wrote(
     assert cell.shown[-1] == "said: wrote out/: `%sky get out --ranks all` brings it here"
     cell = over_ssh.succeed("%%sky --ranks 0\nopen('it is', 'w').close()")
     assert cell.shown[-1] == "said: wrote it is: `%sky get 'it is'` brings it here"
+    cell = over_ssh.succeed("%%sky --ranks 0\nfor each in 'uv':\n    open(each, 'w').close()")
+    assert cell.shown[-1] == "said: wrote u and v: `%sky get u v` brings these here"
     over_ssh.succeed("%sky get 'it is'")
     assert (tmp_path / "project" / "it is").exists()
     cell = over_ssh.succeed("%%sky --ranks 1\nopen('mine', 'w').close()")
