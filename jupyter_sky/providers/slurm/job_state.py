@@ -20,8 +20,11 @@ _ENDED |= {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
 PRIORITY = "Priority"
 """The reason of jobs that wait for others."""
 
+RESOURCES = "Resources"
+"""The reason of jobs that are the next to start, once there are nodes for them."""
+
 _REASONS = {
-    "Resources": "it waits for nodes to become free",
+    RESOURCES: "it waits for nodes to become free",
     PRIORITY: "others are before it",
     "None": "it was not looked at yet",
     "PartitionDown": "its partition is down",
@@ -153,13 +156,15 @@ def _reason_in_words(reason: str) -> str:
     return f"you have all the {what} that {_whose(limit)} allows you, or this asks for more"
 
 
-def in_words(job: str, there: JobState, ahead: int = 0) -> str:
+def in_words(job: str, there: JobState, ahead: int = 0, share: str = "") -> str:
     """Describe the state of a job for the user.
 
     Parameters
     ----------
     ahead
         How many jobs of its partition are ahead of it, as far as Slurm shows them.
+    share
+        Which of the nodes that it needs the cluster has itself, in words.
     """
     if there.state != "PENDING":
         return f"job {job} is {there.state.lower()}: starting its nodes"
@@ -167,5 +172,7 @@ def in_words(job: str, there: JobState, ahead: int = 0) -> str:
     if there.reason == PRIORITY and ahead:
         are = "is" if ahead == 1 else "are"
         reason = f"{format_count(ahead, 'job')} of {there.partition} {are} before it"
+    if there.reason == RESOURCES and share:
+        reason += f" ({share})"
     expected = f", expected to start at {there.start.replace('T', ' ')}" if there.start else ""
     return f"job {job} is pending: {reason}{expected}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from jupyter_sky.errors import SkyError, UsageError
@@ -108,6 +108,36 @@ async def node_kinds(at: LoginNode) -> list[NodeKind]:
     """
     said = await at.ask(["sinfo", "--noheader", "--exact", "--format=%P|%a|%F|%c|%m|%l|%G"])
     return [kind for fields in rows(said, 7) if (kind := _node_kind(fields)) is not None]
+
+
+async def own_share(at: LoginNode, partition: str, own: Collection[str], more: int) -> str:
+    """Return that a cluster has those nodes of a partition itself that more would have to be.
+
+    Parameters
+    ----------
+    at
+        The login node.
+    partition
+        The partition.
+    own
+        The nodes that the cluster has.
+    more
+        How many more it waits for.
+
+    Returns
+    -------
+    str
+        That in words; empty if there are enough others.
+    """
+    if not own:
+        return ""
+    try:
+        there = sum(each.nodes for each in await node_kinds(at) if each.partition == partition)
+    except SkyError:
+        return ""
+    if not there or there - len(own) >= more:
+        return ""
+    return f"{partition} has {format_count(there, 'node')}, {len(own)} of them this cluster's own"
 
 
 def gpus_of(resources: str) -> tuple[str | None, int]:

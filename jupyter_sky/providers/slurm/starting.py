@@ -25,6 +25,7 @@ from jupyter_sky.providers.slurm.homes.equip import WaitingNodes, equip
 from jupyter_sky.providers.slurm.homes.waiting import wait_command
 from jupyter_sky.providers.slurm.job_state import (
     PRIORITY,
+    RESOURCES,
     JobState,
     check_can_start,
     in_words,
@@ -34,7 +35,7 @@ from jupyter_sky.providers.slurm.jobs import cancel, hosts_of, job_state, jobs_a
 from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, own_environment
 from jupyter_sky.providers.slurm.machine import SlurmMachine
 from jupyter_sky.providers.slurm.on_node import SPECS, first_grace
-from jupyter_sky.providers.slurm.partitions import accounts
+from jupyter_sky.providers.slurm.partitions import accounts, own_share
 from jupyter_sky.providers.slurm.queue import mark, queued_jobs, submit
 from jupyter_sky.providers.slurm.script import (
     OUTPUT,
@@ -109,6 +110,11 @@ class Start:
     complete: Completes | None = None
     python: str | None = None
     interface: str | None = None
+
+    @property
+    def hosts(self) -> list[str]:
+        """What Slurm calls the nodes that the cluster has already."""
+        return [each.host for each in self.cluster.machines if isinstance(each, SlurmMachine)]
 
     @property
     def wanted(self) -> str:
@@ -201,8 +207,7 @@ async def _start_step(
 ) -> str:
     """Start a step of a job, which goes on when this process ends, and return its id."""
     found, nodes = start.environment, [node for node, _ in start.nodes]
-    used = [each.host for each in start.cluster.machines if isinstance(each, SlurmMachine)]
-    size = step_size(len(nodes), nodes[0].accelerators, used)
+    size = step_size(len(nodes), nodes[0].accelerators, start.hosts)
     if is_shared:
         command = start_step(job, size, start.request, name, folder.path, found)
     else:
@@ -259,6 +264,7 @@ class _Wait:
         self._progress = progress
         self._state, self._since = JobState(""), time.monotonic()
         self._ahead = 0
+        self._share = ""
         self._has_run = False
         self._are_homes_known = False
         self._answers: Mapping[int, Mapping[str, Any]] = {}
@@ -298,7 +304,10 @@ class _Wait:
         there, before = await job_state(self._start.at, self._job), self._state
         if there.reason == PRIORITY and look % _PLACE_EVERY <= 1:
             self._ahead = await jobs_ahead(self._start.at, self._job, there.partition)
-        self._progress(in_words(self._job, there, self._ahead))
+        if there.reason == RESOURCES and look % _PLACE_EVERY <= 1:
+            own, more = {*self._start.hosts}, len(self._start.nodes)
+            self._share = await own_share(self._start.at, there.partition, own, more)
+        self._progress(in_words(self._job, there, self._ahead, self._share))
         if there.reason == before.reason:  # the first one is a guess
             check_can_start(self._job, there)
         if there.state != before.state:

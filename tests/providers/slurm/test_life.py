@@ -38,7 +38,14 @@ from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests.cluster.cells import Cells
 from tests.node_processes import is_there
 from tests.paths import ROOT
-from tests.providers.slurm.test_provider import HOOK, left, queue, start, submit_other
+from tests.providers.slurm.test_provider import (
+    HOOK,
+    interrupt_when,
+    left,
+    queue,
+    start,
+    submit_other,
+)
 from tests.waiting import until
 
 
@@ -183,6 +190,24 @@ def test_nodes_join_by_a_further_job_and_are_given_back(slurm: Path) -> None:
         cluster.scale(2)
         assert cells.ask("'kept' in globals()") == [True, False]
         until(lambda: nodes_of_jobs() == [1, 1])
+    finally:
+        cluster.down()
+    until(lambda: not queue())
+
+
+def test_a_cluster_that_waits_for_its_own_nodes_is_told(slurm: Path) -> None:
+    cluster = start("grows", provider=Slurm(exclusive=True), nodes=1)
+    said: list[str] = []
+    try:
+        share = "it waits for nodes to become free (main has 2 nodes, 1 of them this cluster's own)"
+        stop = threading.Thread(target=interrupt_when, args=[lambda: share in str(said)])
+        stop.start()
+        with pytest.raises(KeyboardInterrupt):
+            cluster.scale(3, progress=lambda text: said.append(str(text)))
+        stop.join()
+        said.clear()
+        cluster.scale(2, progress=lambda text: said.append(str(text)))
+        assert "own" not in str(said)
     finally:
         cluster.down()
     until(lambda: not queue())
