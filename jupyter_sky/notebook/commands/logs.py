@@ -75,7 +75,7 @@ def _show_logs(
         Prints them.
     follow
         Whether to print new output until Ctrl-C, which stops nothing else, or until the nodes have
-        ended, with which their logs are complete.
+        ended, with which their logs end, too.
 
     Raises
     ------
