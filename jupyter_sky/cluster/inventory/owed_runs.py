@@ -193,8 +193,9 @@ def _read(path: Path) -> dict[str, Any]:
     ValueError
         If it is none of this version.
     """
-    found = json.loads(path.read_bytes())
-    if not isinstance(found, dict) or not isinstance(found.get("asked"), dict):
+    found: Any = json.loads(path.read_bytes())
+    parts = [found.get("asked"), found.get("by")] if isinstance(found, dict) else [None]
+    if not all(isinstance(part, dict) for part in parts):
         raise ValueError(f"{path} is no record of a run")
     asked = {int(rank): list(map(str, names)) for rank, names in found["asked"].items()}
     gathered = list(map(str, found.get("gathered", ())))

@@ -258,6 +258,15 @@ def test_what_a_run_was_asked_for_is_known_while_it_is_recorded_that_it_came(mon
     owed_runs.forget("c1")
 
 
+def test_a_damaged_record_of_a_run_is_that_of_none() -> None:
+    owed_runs.record("c2", "r1", owed_runs.OwedRun("a cell", {0: ["x"]}, waits=True))
+    (whole,) = (paths.home() / "asked" / "c2").iterdir()
+    whole.with_stem("r2").write_text('{"asked": {}, "waits": true}')
+    whole.with_stem("r3").write_text("[]")
+    assert owed_runs.count_waiting("c2") == 1
+    owed_runs.forget("c2")
+
+
 def test_a_killed_kernel_that_nobody_waits_for_starts_nothing_any_more() -> None:
     """Where the first process of a container waits for no orphans, they are zombies for ever."""
     kernel = subprocess.Popen(["sleep", "600"])
