@@ -180,6 +180,11 @@ class ReceivedObjects:
             rank gives its own to the notebook.
         """
         known = self.identities()
+        lost = memo.keys() - known
+        for token, place in self._places.items():
+            # A cell has bound the name that it was under to something else.
+            if place.identity in lost and place.was_of(memo[place.identity][1]):
+                known[place.identity] = token
         new = {token: obj for token, obj in common.items() if id(obj) not in known}
         known |= {id(obj): token for token, obj in new.items()}
         tokens = Tokens(

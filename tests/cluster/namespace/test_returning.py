@@ -286,3 +286,15 @@ def test_a_view_that_is_as_it_came_back_is_not_sent_again(notebook) -> None:
     notebook.there("view[1] = 3; array[2] = 4", out=["array", "view"])
     assert notebook.sent("view") == set()
     assert notebook.sent("array") == {"array"}
+
+
+def test_what_is_no_longer_under_the_name_by_which_it_came_back_first(notebook) -> None:
+    notebook.here(
+        "class Box:\n  def __init__(self, config): self.config = config\n"
+        "config = {}\nboxes = [Box(config)]"
+    )
+    notebook.there("config['box'] = boxes[0]", out=["config", "boxes"])
+    notebook.there("config = {}\nheld = boxes[0].config", out=["config", "boxes"])
+    notebook.here("run = [boxes[0].config]; run[0]['rate'] = 0.1")
+    seen = "(run[0] is held, boxes[0].config is held, held['rate'])"
+    assert {*notebook.ask(seen)} == {(True, True, 0.1)}
