@@ -116,7 +116,8 @@ class ReceivedObjects:
         for token in [*reversed(self._pinned)]:
             held = StrongReference(self._pinned.pop(token))
             is_there = held() is not None and not held.is_only_one()
-            if is_there and token in self._places and self._places[token]() is not held():
+            # What was received meanwhile may have the token now.
+            if is_there and token in self._places and self._places[token]() is None:
                 moved[id(held())] = token
         for identity, place in places(names, moved).items() if moved else ():
             self._places[moved[identity]] = place

@@ -342,6 +342,14 @@ def test_a_list_that_a_rank_has_replaced_is_another_one(notebook) -> None:
     ]
 
 
+def test_what_takes_the_place_of_something_that_ranks_hold_on_to(notebook) -> None:
+    notebook.here("class Box: pass\nconfig = {'box': Box()}")
+    notebook.there("held = config")
+    notebook.push("config")
+    notebook.here("run = [config]")
+    assert {*notebook.ask("(run[0] is config, held is config)")} == {(True, False)}
+
+
 def test_what_is_gone_on_a_rank_is_sent_as_a_copy(notebook) -> None:
     notebook.here(MODEL)
     notebook.there("model\nif rank == 2: del model")
