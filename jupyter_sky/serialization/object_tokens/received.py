@@ -181,11 +181,14 @@ class ReceivedObjects:
             rank gives its own to the notebook.
         """
         known = self.identities()
-        lost = memo.keys() - known
+        here = {id(obj): obj for obj in [*common.values(), *(each for _, each in memo.values())]}
+        lost = here.keys() - known
         for token, place in self._places.items():
             # A cell has bound the name that it was under to something else.
-            if place.identity in lost and place.was_of(memo[place.identity][1]):
+            if place.identity in lost and place.was_of(here[place.identity]):
                 known[place.identity] = token
+                self._unplaced[token] = here[place.identity]
+        self._within.update(map(id, common.values()))
         new = {token: obj for token, obj in common.items() if id(obj) not in known}
         known |= {id(obj): token for token, obj in new.items()}
         tokens = Tokens(

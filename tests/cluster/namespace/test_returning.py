@@ -298,3 +298,15 @@ def test_what_is_no_longer_under_the_name_by_which_it_came_back_first(notebook) 
     notebook.here("run = [boxes[0].config]; run[0]['rate'] = 0.1")
     seen = "(run[0] is held, boxes[0].config is held, held['rate'])"
     assert {*notebook.ask(seen)} == {(True, True, 0.1)}
+
+
+def test_what_is_no_longer_under_the_name_by_which_all_ranks_know_it(notebook) -> None:
+    notebook.here(
+        "class Box:\n  def __init__(self, config): self.config = config\n"
+        "config = {'part': Box(1)}\nboxes = [Box(config)]"
+    )
+    notebook.there("config, boxes")
+    notebook.there("config = {}\nheld = boxes[0].config", out=["config", "boxes"])
+    notebook.here("run = [boxes[0].config]; run[0]['rate'] = 0.1")
+    seen = "(run[0] is held, boxes[0].config is held, held['rate'])"
+    assert {*notebook.ask(seen)} == {(True, True, 0.1)}
