@@ -249,9 +249,10 @@ def _find(cluster: Cluster, patterns: Sequence[str], rank: int) -> FindAnswer:
     found = cluster.files.find(rank, patterns)
     host = cluster.state.node_of(rank).host
     if missing := [each for each in patterns if each in found["missing"]]:
+        is_relative = any(not each.startswith(("/", "~")) for each in missing)
+        where = ": names are those in the folder that ranks begin in" if is_relative else ""
         raise UsageError(
-            f"there is no {format_list(missing)} on {host}, where rank {rank} is: "
-            "names are those in the folder that ranks begin in."
+            f"there is no {format_list(missing)} on {host}, where rank {rank} is{where}."
             f"{about_variables(cluster, missing, rank)}"
         )
     if found["has_more"]:

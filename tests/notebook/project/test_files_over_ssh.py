@@ -99,7 +99,14 @@ def test_files_go_there_and_come_back(lab: Lab, over_ssh: LiveNotebook, tmp_path
     assert "is newer than the one on the node: add `--force` to replace it" in refused.sentence
     over_ssh.succeed("%sky get outputs/c.txt --force")
     assert (project / "outputs" / "c.txt").read_text() == "c.txtlab1"
-    assert "there is no nothing on lab1" in over_ssh.run("%sky get nothing").sentence
+    assert over_ssh.run("%sky get nothing").sentence == (
+        "UsageError: there is no nothing on lab1, where rank 0 is: names are those in the folder "
+        "that ranks begin in."
+    )
+    # Which is no advice where the user has said where it is.
+    assert over_ssh.run("%sky get ~/nothing").sentence == (
+        "UsageError: there is no ~/nothing on lab1, where rank 0 is."
+    )
     assert not list(project.rglob("*.sky-part"))
 
 
