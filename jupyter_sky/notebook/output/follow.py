@@ -11,7 +11,6 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.api.prompts.prompter import Prompter
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import TimedOut
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.record import KEPT
 from jupyter_sky.cluster.runs.task import HangNotice
@@ -108,10 +107,6 @@ def follow(
                 tick=renderer.show_overdue,
                 is_leaving=leaves_on_interrupt or partial(is_ending, shell),
             )
-    except (KeyboardInterrupt, TimedOut):
-        if sending:
-            sending.end()
-        raise
     except OSError as error:
         if not _is_of_output(error):
             raise
@@ -126,6 +121,8 @@ def follow(
             print(f"{name} nobody reads its output", file=sys.stderr, flush=True)
         raise
     finally:
+        if sending and (run.stopped or run.failed) and not _is_of_output(sys.exception()):
+            sending.end("interrupted" if run.stopped else "failed")
         # After Stop, ranks that do not react are still running for some seconds.
         if run.finished or not strip.is_output:
             strip.finish()

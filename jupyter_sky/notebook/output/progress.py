@@ -84,10 +84,10 @@ class SendingLine:
         if done != self._done:
             self._show(done, progress.note)
 
-    def end(self) -> None:
-        """Say that sending was interrupted, unless all of it has arrived."""
+    def end(self, word: str) -> None:
+        """Say in a word how sending has ended, unless all of it has arrived."""
         if not self._is_over:
-            self._show("interrupted")
+            self._show(word)
 
     def _show(self, done: str, note: str = "") -> None:
         self._done = done

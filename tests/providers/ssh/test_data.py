@@ -173,16 +173,23 @@ def test_stop_while_files_are_sent_says_which_are_not_there(
     assert slow_notebook.value("size") == len(HARD)
 
 
-def test_stop_while_much_is_sent_leaves_no_line_that_says_it_is_going_on(
-    lab: Lab, slow_notebook: LiveNotebook
+@pytest.mark.parametrize("by", ["stop", "the end of its node"])
+def test_what_ends_while_much_is_sent_leaves_no_line_that_says_it_is_going_on(
+    lab: Lab, slow_notebook: LiveNotebook, by: str
 ) -> None:
     (slow_notebook.path.parent / "film.bin").write_bytes(HARD * 5)
     before = received(lab, 0)
     sending = slow_notebook.start("%sky put film.bin")
     until(lambda: received(lab, 0) > before + 1_000_000)
-    slow_notebook.interrupt()
-    assert "film.bin (40 MB) is not on all nodes" in slow_notebook.finish(sending).sentence
-    assert sending.shown[-1].endswith("sending files (40 MB): interrupted")
+    if by == "stop":
+        slow_notebook.interrupt()
+        assert "film.bin (40 MB) is not on all nodes" in slow_notebook.finish(sending).sentence
+        assert sending.shown[-1].endswith("sending files (40 MB): interrupted")
+        return
+    for agent in lab.hosts[0].processes(r"-m jupyter_sky\.node /"):
+        agent.kill()
+    assert "ClusterLost" in slow_notebook.finish(sending).traceback
+    assert sending.shown[0].endswith("sending files (40 MB): failed")
 
 
 def test_a_file_that_cannot_come_now_says_why_and_comes_later(
