@@ -51,5 +51,6 @@ def begin_in_background(
         cell.options.timeout,
         again if cell.options.retry else None,
     )
-    made.begin(SendingLine(cell.shell, cluster.name, run.task.update.sizes).update)
+    with SendingLine(cell.shell, cluster.name, run.task.update.sizes) as sending:
+        made.begin(sending.update)
     return made

@@ -31,10 +31,10 @@ def push(context: CommandContext, options: Namespace) -> None:
     update = cluster.sync.update(
         options.names, namespace, cluster.all_ranks, force=True, limit=None
     )
-    sending = SendingLine(context.shell, cluster.name, update.sizes)
-    run = cluster.run(Task(cluster.all_ranks, code="", update=update))
-    _follow(context, cluster, run, sending.update)
-    run.values()
+    with SendingLine(context.shell, cluster.name, update.sizes) as sending:
+        run = cluster.run(Task(cluster.all_ranks, code="", update=update))
+        _follow(context, cluster, run, sending.update)
+        run.values()
 
 
 def pull(context: CommandContext, options: Namespace) -> None:

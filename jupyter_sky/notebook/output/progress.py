@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import TracebackType
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -49,6 +50,8 @@ _MOST = 3  # most hosts to name
 class SendingLine:
     """Shows which names are being sent, their size, and how much has arrived where.
 
+    As a context manager, it also shows that an error has ended this before all had arrived.
+
     Parameters
     ----------
     shell
@@ -69,6 +72,18 @@ class SendingLine:
         self._done = ""
         self._is_over = False
         self._show("0%")
+
+    def __enter__(self) -> SendingLine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
 
     def update(self, progress: TransferProgress) -> None:
         """Show the progress; cheap enough to be called for each percent."""

@@ -87,9 +87,9 @@ class Workdirs:
                 return
         [content] = send_ahead(shell, cluster, [content], first, turn)
         leaving = sum(content.blobs[key].nbytes for key in cluster.lacking(content.blobs))
-        sending = SendingLine(shell, cluster.name, {folder.name: leaving})
         task = task_that_sends(content, first, f"send {folder.name}", turn)
-        _run(cluster, task, sending.update)
+        with SendingLine(shell, cluster.name, {folder.name: leaving}) as sending:
+            _run(cluster, task, sending.update)
         self._kept[cluster.id] = mark
         self._records[cluster.id] = cluster.files.stamps(first, record)
 

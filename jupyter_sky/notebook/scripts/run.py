@@ -175,7 +175,8 @@ def _run_in_background(
     title = f"{cluster.name} · {task.title}"
     then = [partial(go_on, task) for task, _ in rest]
     made = BackgroundRun(run, title, strip, _bind_nothing, timeout, then=then)
-    made.begin(sending.update)
+    with sending:
+        made.begin(sending.update)
     return made
 
 

@@ -173,6 +173,25 @@ def test_stop_while_files_are_sent_says_which_are_not_there(
     assert slow_notebook.value("size") == len(HARD)
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["%sky push film", "%%sky --background\nprint(len(film))", "%%sky --workdir film\npass"],
+    ids=["push", "background", "workdir"],
+)
+def test_stop_of_whatever_sends_much_is_seen_in_its_line(
+    lab: Lab, slow_notebook: LiveNotebook, line: str
+) -> None:
+    (slow_notebook.path.parent / "film").mkdir()
+    (slow_notebook.path.parent / "film" / "part").write_bytes(HARD * 5)
+    slow_notebook.succeed("film = open('film/part', 'rb').read()")
+    before = received(lab, 0)
+    sending = slow_notebook.start(line)
+    until(lambda: received(lab, 0) > before + 1_000_000)
+    slow_notebook.interrupt()
+    assert "KeyboardInterrupt" in slow_notebook.finish(sending).traceback
+    assert sending.shown[0].endswith("sending film (40 MB): interrupted")
+
+
 @pytest.mark.parametrize("by", ["stop", "the end of its node"])
 def test_what_ends_while_much_is_sent_leaves_no_line_that_says_it_is_going_on(
     lab: Lab, slow_notebook: LiveNotebook, by: str
