@@ -625,8 +625,13 @@ def test_what_works_on_hosts_has_ended_when_a_launch_is_stopped(lab: Lab, client
     assert sorted(ended) == [0, 1]
 
 
-def test_stop_does_not_wait_for_a_host_that_does_not_answer(lab: Lab, client: Path) -> None:
-    host, connection = lab.hosts[0], pool.get(parse_one(lab.hosts[0].name))
+@pytest.mark.parametrize("name", ["lab1", "behind"])
+def test_stop_does_not_wait_for_a_host_that_does_not_answer(
+    lab: Lab, client: Path, name: str
+) -> None:
+    way = f"Host behind\n  HostName {lab.hosts[1].address}\n  ProxyJump lab1\n"
+    write(client, way + (client / "config").read_text())
+    host, connection = lab.hosts[0], pool.get(parse_one(name))
     asked = ["ss", "-Htn", "state", "syn-sent", "dst", host.address]
     with cut(host), ThreadPoolExecutor() as threads:
         connecting = threads.submit(connection.connect)

@@ -177,7 +177,10 @@ class SSHConnection:
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()
+        jump = self._jump
         self._leave_jump()
+        if jump is not None and jump._opening is not None and not jump._users.lasting:
+            jump.close()  # it was being connected to for this one
 
     def _leave_jump(self) -> None:
         jump, self._jump = self._jump, None
